@@ -1,0 +1,82 @@
+/* Byte map of a block. Without padding, so that block bytes / block tokens is the plan's rate
+ * exactly. */
+#include "format/kv_layout.h"
+
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/status.h"
+
+#include <string.h>
+
+#define MAX_PART_BYTES ((uint64_t)1 << 31)
+
+static void owner_of_row(const kvi_plan *plan, uint32_t layer, kvi_kv_owner *o)
+{
+    const kvi_plan_row *r = &plan->rows[layer];
+
+    o->layer = layer;
+    o->ratio = r->ratio;
+    o->rows_per_block = plan->block_tokens / r->ratio;
+    o->entry_width = r->entry_width;
+    o->main_value_bytes = kvi_format_value_bytes(r->entry_format, r->entry_width);
+    o->main_row_bytes = r->entry_bytes;
+    o->index_width = r->index_width;
+    o->index_value_bytes = kvi_format_value_bytes(r->index_format, r->index_width);
+    o->index_row_bytes = r->index_bytes;
+}
+
+kvcsa_status kvi_kv_layout_init(kvi_kv_layout *layout, const kvi_plan *plan,
+                                const kvcsa_allocator *a, kvcsa_error *err)
+{
+    uint64_t index_bytes = 0;
+    uint64_t main_bytes = 0;
+    uint32_t n = 0;
+
+    memset(layout, 0, sizeof *layout);
+    for (uint32_t l = 0; l < plan->n_layers; l++)
+        n += kvi_plan_owns(plan, l) ? 1u : 0u;
+    layout->owners = kvi_zalloc(a, (size_t)n * sizeof *layout->owners);
+    if (!layout->owners)
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "cache block layout of %u owners", n);
+    layout->block_tokens = plan->block_tokens;
+    layout->n_owners = n;
+    n = 0;
+    for (uint32_t l = 0; l < plan->n_layers; l++) {
+        kvi_kv_owner *o = &layout->owners[n];
+
+        if (!kvi_plan_owns(plan, l))
+            continue;
+        owner_of_row(plan, l, o);
+        o->index_off = (uint32_t)
+            index_bytes; /* at most MAX_PART_BYTES, checked below before the next is added */
+        o->main_off = (uint32_t)main_bytes;
+        index_bytes +=
+            (uint64_t)o->rows_per_block * o->index_row_bytes; /* no overflow: three 32-bit terms */
+        main_bytes += (uint64_t)o->rows_per_block * o->main_row_bytes;
+        if (index_bytes > MAX_PART_BYTES || main_bytes > MAX_PART_BYTES)
+            goto too_large;
+        n++;
+    }
+    layout->index_part_bytes = (uint32_t)index_bytes;
+    layout->main_part_bytes = (uint32_t)main_bytes;
+    return KVCSA_OK;
+too_large:
+    kvi_kv_layout_fini(layout, a);
+    return kvi_fail(err, KVCSA_ERR_FORMAT, "cache block part is %llu bytes, must be at most %llu",
+                    (unsigned long long)(index_bytes > main_bytes ? index_bytes : main_bytes),
+                    (unsigned long long)MAX_PART_BYTES);
+}
+
+void kvi_kv_layout_fini(kvi_kv_layout *layout, const kvcsa_allocator *a)
+{
+    kvi_free(a, layout->owners, (size_t)layout->n_owners * sizeof *layout->owners);
+    memset(layout, 0, sizeof *layout);
+}
+
+const kvi_kv_owner *kvi_kv_layout_owner(const kvi_kv_layout *layout, uint32_t layer)
+{
+    for (uint32_t i = 0; i < layout->n_owners && layout->owners[i].layer <= layer; i++)
+        if (layout->owners[i].layer == layer)
+            return &layout->owners[i];
+    return NULL;
+}

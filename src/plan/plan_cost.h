@@ -1,0 +1,17 @@
+/* Cost arithmetic on a plan: the five figures (docs/architecture.md). */
+#ifndef KVI_PLAN_COST_H
+#define KVI_PLAN_COST_H
+
+#include "plan/cache_plan.h"
+
+/* plan has been validated. struct_size of out is not touched. */
+void kvi_plan_cost(const kvi_plan *plan, uint64_t n_tokens, kvcsa_cost *out);
+
+/* Public row of one layer; struct_size of out is not touched. Bytes of entries and index keys are 0 on layers that own none. */
+void kvi_plan_public_row(const kvi_plan *plan, uint32_t layer, kvcsa_plan_row *out);
+
+/* Window rows, and pending rows, of all layers of one session. */
+uint64_t kvi_plan_window_bytes(const kvi_plan *plan);
+uint64_t kvi_plan_pending_bytes(const kvi_plan *plan);
+
+#endif
