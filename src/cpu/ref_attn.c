@@ -1,0 +1,346 @@
+/* Attention over the window and the selected entries of a row.
+ *
+ * The algorithm is that of the official kernel, slot for slot (attention specification 2.11):
+ *   - slots in order: n_window window slots, the oldest position first, then the k selected entries; an empty slot keeps its
+ *     place, so the tiles of 64 slots have fixed borders;
+ *   - per tile: s = (q . key) * scale; the running maximum m (from -1e30) moves to m'; f = e^(m - m'); p = e^(s - m');
+ *     denominator = denominator * f + (sum of p, slots ascending from 0); every channel of the output is multiplied by f and
+ *     then gets p * key, slots ascending, each product rounded; in the reference mode p is rounded to bf16 for that product
+ *     and for nothing else;
+ *   - at the end the denominator gets e^(sink - m) and divides.
+ * Empty slots would add p = 0; they are skipped. Without any key the sink term is infinite and the output 0. NaN in a query
+ * or in a key makes the whole head NaN.
+ *
+ * None of this depends on how rows are grouped. Tile by tile for all heads, the keys of a tile stay in the cache; keys are
+ * dequantised once a row, window keys once for a group of neighbouring rows. Few rows are spread over heads instead. */
+#include "cpu/cpu_ops.h"
+
+#include "base/checked.h"
+#include "base/fmath.h"
+#include "format/dtype.h"
+#include "format/fp4.h"
+#include "format/fp8.h"
+#include "cpu/ref_dense_int.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum {
+    TILE = 64,      /* slots */
+    ROWS_GROUP = 8, /* rows that share dequantised window keys */
+    WINDOW_GROUP = 32
+};
+
+/* What a head carries from tile to tile, beside its unfinished output. */
+typedef struct head_state {
+    float max;
+    float sum;
+} head_state;
+
+/* ---------------------------------------------------------------- keys */
+
+static uint64_t first_position(const kvi_attend_params *p, size_t row)
+{
+    const uint64_t end = p->pos[row] + 1;
+    const uint64_t lo = end > p->n_window ? end - p->n_window : 0;
+
+    return lo > p->floor ? lo : p->floor;
+}
+
+static void load_window_key(const kvi_attend_params *p, uint64_t pos, float *key)
+{
+    const uint8_t *row = pos < p->chunk_pos ? p->ring + pos % p->n_window * p->row_bytes
+                                            : p->chunk + (pos - p->chunk_pos) * p->row_bytes;
+
+    kvi_dequant_window(row, row + p->width, p->width, key);
+}
+
+static void load_entry_key(const kvi_attend_params *p, uint32_t entry, float *key)
+{
+    const kvi_kv_owner *o = p->entries.owner;
+    const uint8_t      *part = p->entries.main_parts[entry / o->rows_per_block];
+    const uint8_t      *row = part + kvi_kv_main_row_off(o, entry % o->rows_per_block);
+
+    kvi_dequant_main(row, row + o->main_value_bytes, p->width, key);
+}
+
+/* ---------------------------------------------------------------- one head, one tile */
+
+/* out = out * f + sum over keys of weight * key, keys ascending. width: a multiple of 16. Channels are independent, so their
+ * grouping is free; four short vectors stay in registers on every machine, where gcc keeps one long vector in memory. */
+static void add_keys(float *out, size_t width, float f, const float *weights, const float *const *keys, size_t n_keys)
+{
+    for (size_t c = 0; c < width; c += 16) {
+        kvi_vec4 a0 = kvi_vec4_load(out + c) * f;
+        kvi_vec4 a1 = kvi_vec4_load(out + c + 4) * f;
+        kvi_vec4 a2 = kvi_vec4_load(out + c + 8) * f;
+        kvi_vec4 a3 = kvi_vec4_load(out + c + 12) * f;
+
+        for (size_t i = 0; i < n_keys; i++) {
+            const float *key = keys[i] + c;
+
+            a0 = a0 + kvi_vec4_load(key) * weights[i];
+            a1 = a1 + kvi_vec4_load(key + 4) * weights[i];
+            a2 = a2 + kvi_vec4_load(key + 8) * weights[i];
+            a3 = a3 + kvi_vec4_load(key + 12) * weights[i];
+        }
+        kvi_vec4_store(out + c, a0);
+        kvi_vec4_store(out + c + 4, a1);
+        kvi_vec4_store(out + c + 8, a2);
+        kvi_vec4_store(out + c + 12, a3);
+    }
+}
+
+static void add_tile(const kvi_attend_params *p, size_t row, size_t head, head_state *state, const float *const *keys,
+                     size_t n_keys)
+{
+    const size_t at = (row * p->n_heads + head) * p->width;
+    float        s[TILE];
+    float        max = state->max;
+    float        sum = 0.0f;
+    float        f;
+
+    for (size_t i = 0; i < n_keys; i++) {
+        s[i] = kvi_ref_dot(p->q + at, keys[i], p->width) * p->scale;
+        if (s[i] > max) /* NaN does not move it, but arrives through e^s */
+            max = s[i];
+    }
+    f = kvi_expf(state->max - max);
+    for (size_t i = 0; i < n_keys; i++) {
+        s[i] = kvi_expf(s[i] - max);
+        sum = sum + s[i];
+        if ((p->flags & KVI_OP_ROUND_BF16) != 0)
+            s[i] = kvi_round_bf16(s[i]);
+    }
+    state->sum = state->sum * f + sum;
+    state->max = max;
+    add_keys(p->out + at, p->width, f, s, keys, n_keys);
+}
+
+static void begin_head(const kvi_attend_params *p, size_t row, size_t head, head_state *state)
+{
+    state->max = -1e30f;
+    state->sum = 0.0f;
+    memset(p->out + (row * p->n_heads + head) * p->width, 0, p->width * sizeof(float));
+}
+
+static void end_head(const kvi_attend_params *p, size_t row, size_t head, const head_state *state)
+{
+    const float den = state->sum + kvi_expf(p->sink[head] - state->max);
+    float      *out = p->out + (row * p->n_heads + head) * p->width;
+
+    for (size_t c = 0; c < p->width; c++) {
+        out[c] = out[c] / den;
+        if ((p->flags & KVI_OP_ROUND_BF16) != 0)
+            out[c] = kvi_round_bf16(out[c]);
+    }
+}
+
+/* Multiply-adds of a head of a row. */
+static size_t head_work(const kvi_attend_params *p)
+{
+    return 2 * ((size_t)p->n_window + p->k) * p->width;
+}
+
+/* ---------------------------------------------------------------- many rows: a group of rows an item */
+
+typedef struct attend_job {
+    const kvi_attend_params *p;
+    const kvcsa_allocator   *allocator;
+    size_t                   scratch_bytes;
+    atomic_int               no_memory;
+} attend_job;
+
+typedef struct row_scratch {
+    float      *window; /* [n_window + ROWS_GROUP - 1, width] keys of positions window_pos.. */
+    float      *tile;   /* [TILE, width] entry keys of one tile */
+    head_state *heads;  /* [n_heads] */
+    uint64_t    window_pos;
+} row_scratch;
+
+static bool count_row_scratch(const kvi_attend_params *p, size_t *bytes)
+{
+    const size_t n_keys = (size_t)p->n_window + ROWS_GROUP - 1 + TILE;
+
+    return kvi_mul_size(n_keys * sizeof(float), p->width, bytes) &&
+           kvi_add_size(*bytes, p->n_heads * sizeof(head_state), bytes);
+}
+
+static void load_window(const kvi_attend_params *p, size_t row_begin, size_t row_end, row_scratch *s)
+{
+    const uint64_t last = p->pos[row_end - 1];
+
+    s->window_pos = first_position(p, row_begin);
+    for (uint64_t pos = s->window_pos; pos <= last; pos++)
+        load_window_key(p, pos, s->window + (pos - s->window_pos) * p->width);
+}
+
+/* Keys of the slots first_slot.. of a row, empty ones left out. Returns how many. */
+static size_t find_tile(const kvi_attend_params *p, size_t row, size_t first_slot, const row_scratch *s, const float **keys)
+{
+    const size_t   end = kvi_min_size(first_slot + TILE, (size_t)p->n_window + p->k);
+    const uint64_t lo = first_position(p, row);
+    size_t         n = 0;
+
+    for (size_t slot = first_slot; slot < end; slot++) {
+        if (slot < p->n_window) {
+            if (lo + slot <= p->pos[row])
+                keys[n++] = s->window + (lo + slot - s->window_pos) * p->width;
+        } else {
+            const int32_t entry = p->ids[row * p->k + slot - p->n_window];
+            float        *key = s->tile + (slot - first_slot) * p->width;
+
+            if (entry >= 0) {
+                load_entry_key(p, (uint32_t)entry, key);
+                keys[n++] = key;
+            }
+        }
+    }
+    return n;
+}
+
+static void attend_row(const kvi_attend_params *p, size_t row, const row_scratch *s)
+{
+    const size_t n_slots = (size_t)p->n_window + p->k;
+    const float *keys[TILE];
+
+    for (size_t head = 0; head < p->n_heads; head++)
+        begin_head(p, row, head, &s->heads[head]);
+    for (size_t slot = 0; slot < n_slots; slot += TILE) {
+        const size_t n = find_tile(p, row, slot, s, keys);
+
+        for (size_t head = 0; n > 0 && head < p->n_heads; head++)
+            add_tile(p, row, head, &s->heads[head], keys, n);
+    }
+    for (size_t head = 0; head < p->n_heads; head++)
+        end_head(p, row, head, &s->heads[head]);
+}
+
+static void run_row_groups(void *arg, size_t begin, size_t end)
+{
+    attend_job              *job = arg;
+    const kvi_attend_params *p = job->p;
+    void       *memory = atomic_load(&job->no_memory) ? NULL : kvi_alloc(job->allocator, job->scratch_bytes);
+    row_scratch s = {0};
+
+    if (memory == NULL) {
+        atomic_store(&job->no_memory, 1);
+        return;
+    }
+    s.heads = memory;
+    s.tile = (float *)(s.heads + p->n_heads);
+    s.window = s.tile + (size_t)TILE * p->width;
+    for (size_t group = begin; group < end; group++) {
+        const size_t row_begin = group * ROWS_GROUP;
+        const size_t row_end = kvi_min_size(row_begin + ROWS_GROUP, p->n_rows);
+
+        load_window(p, row_begin, row_end, &s);
+        for (size_t row = row_begin; row < row_end; row++)
+            attend_row(p, row, &s);
+    }
+    kvi_free(job->allocator, memory, job->scratch_bytes);
+}
+
+static kvcsa_status attend_by_rows(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err)
+{
+    attend_job job = {.p = p, .allocator = &dev->allocator};
+
+    if (!count_row_scratch(p, &job.scratch_bytes))
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "attention: scratch for %u keys", p->n_window);
+    atomic_init(&job.no_memory, 0);
+    kvi_run(dev->threads, run_row_groups, &job, kvi_div_up(p->n_rows, ROWS_GROUP),
+            kvi_ref_grain(ROWS_GROUP * p->n_heads * head_work(p)));
+    if (atomic_load(&job.no_memory))
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "attention: scratch of %zu bytes", job.scratch_bytes);
+    return KVCSA_OK;
+}
+
+/* ---------------------------------------------------------------- few rows: some heads of one row an item */
+
+typedef struct row_job {
+    const kvi_attend_params *p;
+    size_t                   row;
+    float                   *keys; /* [n_window + k, width] by slot */
+} row_job;
+
+static bool is_empty(const kvi_attend_params *p, size_t row, size_t slot)
+{
+    if (slot < p->n_window)
+        return first_position(p, row) + slot > p->pos[row];
+    return p->ids[row * p->k + slot - p->n_window] < 0;
+}
+
+static void run_load_keys(void *arg, size_t begin, size_t end)
+{
+    const row_job           *job = arg;
+    const kvi_attend_params *p = job->p;
+
+    for (size_t slot = begin; slot < end; slot++) {
+        float *key = job->keys + slot * p->width;
+
+        if (is_empty(p, job->row, slot))
+            continue;
+        if (slot < p->n_window)
+            load_window_key(p, first_position(p, job->row) + slot, key);
+        else
+            load_entry_key(p, (uint32_t)p->ids[job->row * p->k + slot - p->n_window], key);
+    }
+}
+
+static void run_heads(void *arg, size_t begin, size_t end)
+{
+    const row_job           *job = arg;
+    const kvi_attend_params *p = job->p;
+    const size_t             n_slots = (size_t)p->n_window + p->k;
+
+    for (size_t head = begin; head < end; head++) {
+        const float *keys[TILE];
+        head_state   state;
+
+        begin_head(p, job->row, head, &state);
+        for (size_t first = 0; first < n_slots; first += TILE) {
+            size_t n = 0;
+
+            for (size_t slot = first; slot < kvi_min_size(first + TILE, n_slots); slot++)
+                if (!is_empty(p, job->row, slot))
+                    keys[n++] = job->keys + slot * p->width;
+            if (n > 0)
+                add_tile(p, job->row, head, &state, keys, n);
+        }
+        end_head(p, job->row, head, &state);
+    }
+}
+
+static kvcsa_status attend_by_heads(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err)
+{
+    const size_t n_slots = (size_t)p->n_window + p->k;
+    row_job      job = {.p = p};
+    size_t       bytes = 0;
+
+    if (!kvi_mul_size(n_slots * sizeof(float), p->width, &bytes) || (job.keys = kvi_alloc(&dev->allocator, bytes)) == NULL)
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "attention: %zu keys of %u channels", n_slots, p->width);
+    for (job.row = 0; job.row < p->n_rows; job.row++) {
+        kvi_run(dev->threads, run_load_keys, &job, n_slots, kvi_ref_grain(4 * (size_t)p->width));
+        kvi_run(dev->threads, run_heads, &job, p->n_heads, kvi_ref_grain(head_work(p)));
+    }
+    kvi_free(&dev->allocator, job.keys, bytes);
+    return KVCSA_OK;
+}
+
+/* ---------------------------------------------------------------- the operator */
+
+kvcsa_status kvi_ref_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err)
+{
+    const size_t n_threads = dev->threads != NULL ? kvi_threads_width(dev->threads) : 1;
+
+    KVI_ASSERT(p->width % WINDOW_GROUP == 0 && p->row_bytes == p->width + p->width / WINDOW_GROUP);
+    KVI_ASSERT(p->k == 0 || (p->ids != NULL && p->entries.owner->entry_width == p->width));
+    if (p->n_rows == 0)
+        return KVCSA_OK;
+    KVI_ASSERT(p->chunk_pos == p->pos[0] && p->pos[p->n_rows - 1] == p->pos[0] + p->n_rows - 1);
+    /* With fewer groups than threads, groups alone would leave threads idle; a single row always goes by heads. */
+    if (p->n_rows == 1 || kvi_div_up(p->n_rows, ROWS_GROUP) < n_threads)
+        return attend_by_heads(dev, p, err);
+    return attend_by_rows(dev, p, err);
+}
