@@ -1,0 +1,85 @@
+#include "api/api_int.h"
+#include "session/session.h"
+
+KVI_NO_TAIL_PADDING(kvcsa_pool_params, flags);
+KVI_NO_TAIL_PADDING(kvcsa_pool_stats, n_released);
+KVI_NO_TAIL_PADDING(kvcsa_step_params, deadline_ns);
+
+static const kvcsa_pool_params default_pool_params = {.struct_size = sizeof(kvcsa_pool_params)};
+static const kvcsa_step_params default_step_params = {.struct_size = sizeof(kvcsa_step_params)};
+
+void kvcsa_pool_params_default(kvcsa_pool_params *params, size_t struct_size)
+{
+    kvi_params_default(params, struct_size, &default_pool_params, sizeof default_pool_params);
+}
+
+kvcsa_status kvcsa_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, kvcsa_error *err)
+{
+    kvcsa_pool_params p = default_pool_params;
+    kvcsa_status      st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(out, err);
+    *out = NULL;
+    if ((st = KVI_IMPORT(p, params, "kvcsa_pool_params", err)) != KVCSA_OK)
+        return st;
+    if (p.flags & ~(uint32_t)KVCSA_POOL_FILL_FREED)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "flags is 0x%x, unknown bits in it", p.flags);
+    return kvi_pool_create(&p, out, err);
+}
+
+void kvcsa_pool_release(kvcsa_pool **pool)
+{
+    if (!pool)
+        return;
+    kvi_pool_release(*pool);
+    *pool = NULL;
+}
+
+kvcsa_status kvcsa_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *stats, kvcsa_error *err)
+{
+    kvcsa_pool_stats s = {.struct_size = sizeof s};
+    kvcsa_status     st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(pool, err);
+    KVI_REQUIRE(stats, err);
+    if ((st = kvi_pool_get_stats(pool, &s, err)) != KVCSA_OK)
+        return st;
+    return KVI_EXPORT(s, stats, "kvcsa_pool_stats", err);
+}
+
+kvcsa_status kvcsa_pool_check(kvcsa_pool *pool, kvcsa_error *err)
+{
+    kvi_error_clear(err);
+    KVI_REQUIRE(pool, err);
+    return kvi_pool_check(pool, err);
+}
+
+void kvcsa_step_params_default(kvcsa_step_params *params, size_t struct_size)
+{
+    kvi_params_default(params, struct_size, &default_step_params, sizeof default_step_params);
+}
+
+kvcsa_status kvcsa_pool_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n_sessions,
+                             const kvcsa_step_params *params, kvcsa_step_result *results, kvcsa_error *err)
+{
+    kvcsa_step_params p = default_step_params;
+    kvcsa_status      st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(pool, err);
+    if (n_sessions)
+        KVI_REQUIRE(sessions, err);
+    if (n_sessions > UINT32_MAX)
+        return kvi_fail(err, KVCSA_ERR_ARG, "n_sessions is %zu, the limit is %u", n_sessions, UINT32_MAX);
+    if ((st = KVI_IMPORT(p, params, "kvcsa_step_params", err)) != KVCSA_OK)
+        return st;
+    for (size_t i = 0; i < n_sessions; i++) {
+        if (!sessions[i])
+            return kvi_fail(err, KVCSA_ERR_ARG, "sessions[%zu] is NULL", i);
+        if (sessions[i]->pool != pool)
+            return kvi_fail(err, KVCSA_ERR_ARG, "sessions[%zu] belongs to another pool", i);
+    }
+    return kvi_step(pool, sessions, n_sessions, &p, results, err);
+}

@@ -1,0 +1,25 @@
+#include "index/candidates.h"
+
+#include "base/checked.h"
+#include "base/status.h"
+
+uint32_t kvi_candidates_all(const kvi_plan_row *row, uint64_t n_visible, int32_t *blocks)
+{
+    const uint32_t n = (uint32_t)kvi_div_up(n_visible, row->candidate_block_entries);
+
+    KVI_ASSERT(n <= row->candidate_blocks);
+    for (uint32_t b = 0; b < n; b++)
+        blocks[b] = (int32_t)b;
+    return n;
+}
+
+kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *row, const float *scores, size_t stride,
+                                    const uint64_t *n_visible, int32_t *blocks, uint32_t *n_blocks, size_t n_rows,
+                                    kvcsa_error *err)
+{
+    const kvi_candidates_params p = {
+        .scores = scores, .n_visible = n_visible, .blocks = blocks, .n_blocks = n_blocks, .scores_stride = stride,
+        .n_rows = n_rows, .block_entries = row->candidate_block_entries, .n_keep = row->candidate_blocks};
+
+    return exec->ops->candidates(exec->dev, &p, err);
+}
