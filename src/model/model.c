@@ -302,10 +302,9 @@ static kvcsa_status check_path(const char *path, int plan_only, int *is_dir, kvc
     *is_dir = 1;
     if (!path || !path[0])
         return kvi_fail(err, KVCSA_ERR_ARG, "path is %s", path ? "empty" : "NULL");
-    if (stat(path, &info) != 0) /* opening it will say why */
-        *is_dir = !plan_only;
-    else
-        *is_dir = S_ISDIR(info.st_mode);
+    if (stat(path, &info) != 0)
+        return kvi_file_fail(err, path, "open");
+    *is_dir = S_ISDIR(info.st_mode);
     if (!*is_dir && !plan_only)
         return kvi_fail(err, KVCSA_ERR_IO, "%s: is a file, must be a checkpoint directory", path);
     return KVCSA_OK;

@@ -41,7 +41,7 @@ static const char *describe(int code)
     }
 }
 
-static kvcsa_status fail_io(kvcsa_error *err, const char *name, const char *what)
+kvcsa_status kvi_file_fail(kvcsa_error *err, const char *name, const char *what)
 {
     const int code = errno;
 
@@ -61,7 +61,7 @@ static kvcsa_status read_all(int fd, const char *name, uint8_t *data, uint64_t n
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            return fail_io(err, name, "read");
+            return kvi_file_fail(err, name, "read");
         if (got == 0)
             return kvi_fail(err, KVCSA_ERR_IO,
                             "%s: ends at byte %llu while being read, had %llu bytes when opened",
@@ -83,9 +83,9 @@ kvcsa_status kvi_file_open(const kvcsa_allocator *a, const char *path, const cha
 
     memset(out, 0, sizeof *out);
     if (fd < 0)
-        return fail_io(err, name, "open");
+        return kvi_file_fail(err, name, "open");
     if (fstat(fd, &info) != 0) {
-        st = fail_io(err, name, "stat");
+        st = kvi_file_fail(err, name, "stat");
         goto done;
     }
     if (!S_ISREG(info.st_mode)) {
@@ -103,7 +103,7 @@ kvcsa_status kvi_file_open(const kvcsa_allocator *a, const char *path, const cha
         void *p = mmap(NULL, (size_t)file.n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
 
         if (p == MAP_FAILED) {
-            st = fail_io(err, name, "map");
+            st = kvi_file_fail(err, name, "map");
             goto done;
         }
         file.data = p;

@@ -13,6 +13,9 @@ typedef struct kvi_file { /* a whole regular file; zeroed = none */
     int      mapped; /* else from the allocator */
 } kvi_file;
 
+/* ERR_IO (ERR_NOMEM) with the name, what could not be done, and errno. */
+kvcsa_status kvi_file_fail(kvcsa_error *err, const char *name, const char *what);
+
 /* name stands in messages. ERR_IO if it cannot be opened or read or is not a regular file;
  * ERR_FORMAT if it is empty or larger than max_bytes. map: read-only mapping, else the bytes are
  * read. Never blocks on a FIFO. */
