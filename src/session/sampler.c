@@ -6,8 +6,7 @@
  *
  *   top-k   the k first by (logit descending, id ascending)
  *   min-p   weight >= min_p x the largest weight (which is 1)
- *   top-p   the shortest beginning of the same order whose weight is at least top_p of what min-p
- * has left
+ *   top-p   the shortest beginning of that order with at least top_p of the weight that is left
  *
  * A logit of -inf is never drawn while another is left. With +inf present only those have weight.
  */

@@ -134,8 +134,8 @@ static kvcsa_status find_match(kvi_encoder *e, uint32_t step, const uint8_t *tex
     int rc = pcre2_match(re, text, n_bytes, pos, PCRE2_NO_UTF_CHECK, e->match, e->limits);
 
     *found = false;
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the machine code has a small stack, the interpreter has
-                                             the heap */
+    /* The machine code has a small stack, the interpreter the heap. */
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
         rc = pcre2_match(re, text, n_bytes, pos, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, e->match,
                          e->limits);
     if (rc == PCRE2_ERROR_NOMATCH)

@@ -3,8 +3,8 @@
  *   BOS, then for each message
  *     system     <|System|> text
  *     user       <|User|> text
- *     assistant  <|Assistant|> </think> text EOS     (a finished turn; its reasoning has been
- * dropped) and at the end <|Assistant|> </think>, where the model writes.
+ *     assistant  <|Assistant|> </think> text EOS     (a finished turn without its reasoning)
+ *   and at the end <|Assistant|> </think>, where the model writes.
  *
  * The bars are U+FF5C in the tokens' names. Nothing stands between the parts.
  */
@@ -28,10 +28,11 @@ typedef struct prompt {
 
 static role role_of(const char *name)
 {
-    return strcmp(name, "system") == 0      ? ROLE_SYSTEM
-           : strcmp(name, "user") == 0      ? ROLE_USER
-           : strcmp(name, "assistant") == 0 ? ROLE_ASSISTANT
-                                            : ROLE_UNKNOWN;
+    if (strcmp(name, "system") == 0)
+        return ROLE_SYSTEM;
+    if (strcmp(name, "user") == 0)
+        return ROLE_USER;
+    return strcmp(name, "assistant") == 0 ? ROLE_ASSISTANT : ROLE_UNKNOWN;
 }
 
 static void put_id(prompt *p, int32_t id)
@@ -73,10 +74,12 @@ static kvcsa_status put_assistant(prompt *p)
 static kvcsa_status put_message(prompt *p, const kvcsa_message *m, int32_t eos)
 {
     const role   who = role_of(m->role);
-    kvcsa_status st = who == ROLE_SYSTEM ? put_named(p, "<" BAR "System" BAR ">")
-                      : who == ROLE_USER ? put_named(p, "<" BAR "User" BAR ">")
-                                         : put_assistant(p);
+    kvcsa_status st = KVCSA_OK;
 
+    if (who == ROLE_SYSTEM)
+        st = put_named(p, "<" BAR "System" BAR ">");
+    else
+        st = who == ROLE_USER ? put_named(p, "<" BAR "User" BAR ">") : put_assistant(p);
     if (st != KVCSA_OK || (st = put_text(p, m->text)) != KVCSA_OK || who != ROLE_ASSISTANT)
         return st;
     if (eos < 0)

@@ -2,13 +2,14 @@
  *
  * (X1) pending holds the beginning of one character, at most 3 bytes.
  * (X2) held is text that was not given out: no stop string begins before it, and some stop string
- * may begin at its start. (X3) What comes out depends on the tokens' bytes alone, not on how they
- * are cut into tokens: it is the text before the stop string with the earliest beginning; of those
- * that begin at the same place the one with the lowest index. So a stop string that is complete
- * still waits for another that began earlier, or at the same place with a lower index.
+ *      may begin at its start.
+ * (X3) What comes out depends on the tokens' bytes alone, not on how they are cut into tokens: it
+ *      is the text before the stop string with the earliest beginning; of those that begin at the
+ *      same place the one with the lowest index. So a stop string that is complete still waits for
+ *      another that began earlier, or at the same place with a lower index.
  *
- *   running -> stopped   push, when a stop string is met      (later pushes give "" and the same
- * index) any     -> running   finish: as new, nothing held
+ *   running -> stopped   push, when a stop string is met; later pushes give "" and the same index
+ *   any     -> running   finish: as new, nothing held
  *
  * A token of a special kind adds nothing; bytes around it belong together.
  */

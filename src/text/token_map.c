@@ -10,14 +10,14 @@
  */
 #include "text/token_map.h"
 
-#include <jansson.h>
-#include <utf8proc.h>
-
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/status.h"
 #include "text/tokenizer_int.h"
 #include "text/utf8_int.h"
+
+#include <jansson.h>
+#include <utf8proc.h>
 
 #include <stdlib.h>
 #include <string.h>

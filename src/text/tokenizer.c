@@ -1,8 +1,7 @@
 /* Tokenizer handle: lifetime, look-ups, and encoding from the whole text down to pieces.
  *
- * text -> added tokens cut out (only on request) -> runs of valid UTF-8 and single other bytes ->
- * pieces (pretokenize.c)
- *      -> merges (bpe.c)
+ * text -> added tokens cut out (only on request) -> runs of valid UTF-8 and single other bytes
+ *      -> pieces (pretokenize.c) -> merges (bpe.c)
  */
 #include "text/tokenizer.h"
 

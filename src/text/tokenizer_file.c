@@ -2,14 +2,15 @@
  *
  * Two passes over the vocabulary: the first checks ids and sums up sizes, the second fills one
  * table and one blob, so memory is a small multiple of the file whatever it claims. Everything this
- * reader does not know how to honour is refused.
+ * reader does not know how to honour is refused. The JSON tree comes from libc and is gone when the
+ * call returns: jansson's allocator could only be changed for the whole process.
  */
 #include "text/tokenizer_int.h"
 
-#include <jansson.h>
-
 #include "base/checked.h"
 #include "base/status.h"
+
+#include <jansson.h>
 
 #include <stdlib.h>
 #include <string.h>
