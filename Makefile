@@ -1,0 +1,307 @@
+# kvcsa: the only build. `make help` lists the targets and the variables.
+#
+# Comments stand on their own lines: a trailing one would put spaces into the value.
+# CFLAGS, CPPFLAGS, LDFLAGS and LDLIBS are the user's; ours are added to them.
+# B (objects, programs) and L (libraries) change together for a variant, as check-asan does.
+
+PREFIX     ?= /usr/local
+BINDIR     ?= $(PREFIX)/bin
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DESTDIR    ?=
+CFLAGS     ?= -O2 -g
+LDDEFS     ?= -Wl,-z,defs
+PKG_CONFIG ?= pkg-config
+PYTHON     ?= python3
+CLANG      ?= clang
+B          ?= build
+L          ?= lib
+JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
+
+# Variants of the build.
+CHECK_CFLAGS ?= -O2 -g -DKVI_DEBUG
+ASAN_CFLAGS  ?= -O1 -g -DKVI_DEBUG -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all
+TSAN_CFLAGS  ?= -O1 -g -DKVI_DEBUG -fno-omit-frame-pointer -fsanitize=thread
+FUZZ_CFLAGS  ?= -O1 -g -DKVI_DEBUG -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
+                -fno-sanitize-recover=all
+FUZZ_SECONDS ?= 60
+# Test programs that the thread sanitizer runs.
+TSAN_TESTS   ?= test_base* test_threads* test_pool* test_session* test_api_*
+
+# The version is written in the public header and nowhere else.
+header_number = $(shell sed -n 's/^\#define $(1)  *\([0-9][0-9]*\).*/\1/p' include/kvcsa.h)
+VERSION := $(call header_number,KVCSA_VERSION_MAJOR).$(call header_number,KVCSA_VERSION_MINOR).$(call header_number,KVCSA_VERSION_PATCH)
+ABI     := $(call header_number,KVCSA_ABI)
+SONAME  := libkvcsa.so.$(ABI)
+REALLIB := libkvcsa.so.$(VERSION)
+
+WARNINGS  := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-psabi
+# No path of the building machine ends up in what is built.
+COMMON    := -std=c11 -D_GNU_SOURCE $(WARNINGS) -ffile-prefix-map=$(CURDIR)=. -MMD -MP
+KV_CFLAGS := $(COMMON) -fPIC -fvisibility=hidden -ffp-contract=off -Iinclude -Isrc -DKVCSA_BUILDING
+# Programs that may use the public header only: no -Isrc.
+API_CFLAGS := $(COMMON) -Iinclude
+LIBS      := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lm -pthread -ldl
+
+obj        = $(patsubst %.c,$(B)/obj/%.o,$(1))
+LIB_SRC   := $(sort $(filter-out src/cli/%,$(wildcard src/*/*.c)))
+CLI_SRC   := $(sort $(wildcard src/cli/*.c))
+EXAMPLES  := $(sort $(wildcard examples/*.c))
+API_TESTS := $(sort $(wildcard test/test_api_*.c))
+TESTS     := $(sort $(filter-out $(API_TESTS),$(wildcard test/test_*.c)))
+# Programs beside the tests that scripts and people start; test/NAME.c and no test of their own.
+TOOLS     := $(sort $(filter-out test/test_%.c,$(wildcard test/*.c)))
+FUZZ      := $(sort $(filter-out test/fuzz/fuzz_main.c,$(wildcard test/fuzz/fuzz_*.c)))
+SUPPORT   := $(sort $(wildcard test/support/*.c))
+BENCH     := $(sort $(wildcard test/bench/*.c))
+# libFuzzer (make fuzz) or our own driver that replays a corpus.
+FUZZ_ENGINE ?= $(call obj,test/fuzz/fuzz_main.c)
+
+LIB_OBJ      := $(call obj,$(LIB_SRC))
+CLI_OBJ      := $(call obj,$(CLI_SRC))
+SUPPORT_LIB  := $(if $(SUPPORT),$(B)/test/support.a)
+TEST_BIN     := $(patsubst test/%.c,$(B)/test/%,$(TESTS) $(API_TESTS))
+TOOL_BIN     := $(patsubst test/%.c,$(B)/test/%,$(TOOLS))
+FUZZ_BIN     := $(patsubst test/fuzz/%.c,$(B)/test/%,$(FUZZ))
+EXAMPLE_BIN  := $(patsubst %.c,$(B)/%,$(EXAMPLES))
+ALL_OBJ      := $(call obj,$(LIB_SRC) $(CLI_SRC) $(EXAMPLES) $(API_TESTS) $(TESTS) $(TOOLS) $(FUZZ) \
+                $(SUPPORT) $(BENCH) test/fuzz/fuzz_main.c)
+
+# One short line for each file; V=1 shows the commands.
+Q   := $(if $(filter 1,$(V)),,@)
+say  = @$(if $(filter 1,$(V)),:,printf '  %-4s %s\n' '$(1)' '$(patsubst $(CURDIR)/%,%,$(2))')
+relative = $(shell realpath -m --relative-to='$(2)' '$(1)')
+# Use every core even if -j was not given; recursive, since the flags are known in recipes only.
+submake  = $(MAKE) --no-print-directory $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(JOBS))
+# $(call variant,NAME,CFLAGS,TARGETS)
+variant  = $(submake) $(3) B=$(B)/$(1) L=$(B)/$(1)/lib CFLAGS="$(2)"
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.SECONDARY:
+.PHONY: all libs examples tests tools fuzzers deps deps-all demo check check-all check-werror check-asan check-tsan \
+        check-large fuzz fuzz-replay fuzz-run abi abi-update bench install uninstall clean dist help
+
+all: libs $(if $(CLI_SRC),$(B)/kvcsa) examples
+
+libs: $(L)/libkvcsa.so $(L)/libkvcsa.a
+examples: $(EXAMPLE_BIN)
+tests: $(TEST_BIN) tools fuzzers
+tools: $(TOOL_BIN)
+fuzzers: $(FUZZ_BIN)
+
+# ---------------------------------------------------------------- objects
+
+# The reference kernels are written with 16-lane vectors, which need -O3 to become straight SSE code.
+$(B)/obj/src/cpu/ref_%.o: KV_CFLAGS += -O3
+
+$(B)/obj/examples/%.o: examples/%.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(API_CFLAGS) -c -o $@ $<
+$(B)/obj/src/cli/%.o: src/cli/%.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(API_CFLAGS) -Isrc -c -o $@ $<
+$(B)/obj/test/test_api_%.o: test/test_api_%.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(API_CFLAGS) -Itest -c -o $@ $<
+$(B)/obj/test/%.o: test/%.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(KV_CFLAGS) -Itest -c -o $@ $<
+$(B)/obj/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(KV_CFLAGS) -c -o $@ $<
+
+# ---------------------------------------------------------------- libraries
+
+$(L)/$(REALLIB): $(LIB_OBJ) lib/kvcsa.map Makefile
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) $(LDDEFS) -Wl,--version-script=lib/kvcsa.map \
+	  -o $@ $(LIB_OBJ) $(LDLIBS) $(LIBS)
+$(L)/$(SONAME): $(L)/$(REALLIB)
+	@ln -sf $(<F) $@
+$(L)/libkvcsa.so: $(L)/$(SONAME)
+	@ln -sf $(<F) $@
+$(L)/libkvcsa.a: $(LIB_OBJ) Makefile
+	@mkdir -p $(@D)
+	$(call say,AR,$@)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $(LIB_OBJ)
+
+# ---------------------------------------------------------------- programs
+
+# Programs of the tree find the shared library by a path relative to themselves.
+link_shared = $(CC) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/$(call relative,$(L),$(@D))' -o $@ \
+              $(filter %.o %.a,$^) $(LDLIBS) -L$(L) -lkvcsa
+link_static = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out $(L)/%,$(filter %.a,$^)) \
+              $(L)/libkvcsa.a $(LDLIBS)
+
+# The command prints JSON and takes logarithms; the library itself stays a black box to it.
+$(B)/kvcsa: $(CLI_OBJ) $(L)/libkvcsa.so
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(link_shared) -ljansson -lm
+$(B)/examples/%: $(B)/obj/examples/%.o $(L)/libkvcsa.so
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(link_shared) -lm -pthread
+$(B)/test/support.a: $(call obj,$(SUPPORT))
+	@mkdir -p $(@D)
+	$(call say,AR,$@)
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+$(B)/test/test_api_%: $(B)/obj/test/test_api_%.o $(SUPPORT_LIB) $(L)/libkvcsa.so
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(link_shared) -lcmocka -ljansson -lm -pthread
+$(B)/test/test_%: $(B)/obj/test/test_%.o $(SUPPORT_LIB) $(L)/libkvcsa.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(link_static) -lcmocka $(LIBS)
+$(B)/test/fuzz_%: $(B)/obj/test/fuzz/fuzz_%.o $(filter %.o,$(FUZZ_ENGINE)) $(SUPPORT_LIB) $(L)/libkvcsa.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(link_static) $(filter-out %.o,$(FUZZ_ENGINE)) $(LIBS)
+$(B)/test/bench: $(call obj,$(BENCH)) $(SUPPORT_LIB) $(L)/libkvcsa.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(link_static) $(LIBS)
+$(TOOL_BIN): $(B)/test/%: $(B)/obj/test/%.o $(SUPPORT_LIB) $(L)/libkvcsa.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(link_static) $(LIBS)
+
+# ---------------------------------------------------------------- checks
+
+deps:
+	@test/install_deps.sh check
+deps-all:
+	@test/install_deps.sh all
+
+check: deps
+	@$(submake) all tools
+	@$(call variant,check,$(CHECK_CFLAGS),tests)
+	@test/run_tests.sh --build $(B)/check --scripts $(B) $(L)
+
+check-asan: deps
+	@$(call variant,asan,$(ASAN_CFLAGS),tests) LDDEFS=
+	@test/run_tests.sh --build $(B)/asan --no-scripts
+
+check-tsan: deps
+	@$(call variant,tsan,$(TSAN_CFLAGS),tests) LDDEFS=
+	@test/run_tests.sh --build $(B)/tsan --no-scripts $(TSAN_TESTS)
+
+check-werror: deps-all
+	@$(call variant,gcc,-O2 -g -Werror,all tests) CC=gcc
+	@$(call variant,clang,-O2 -g -Werror,all tests) CC=$(CLANG)
+
+check-all: deps-all
+	@test/check_all.sh "$(MAKE)" $(B)
+
+check-large: deps
+	@$(submake) all $(B)/test/run_cases $(B)/test/compare_cases
+	@test/check_large.sh --build $(B) --python "$(PYTHON)" "$(ORACLE)"
+
+# Random inputs under libFuzzer; what it finds new stays in build/fuzz/corpus, a crash in build/fuzz/crashes.
+fuzz: deps-all
+	@$(call variant,fuzz,$(FUZZ_CFLAGS),fuzzers) CC=$(CLANG) LDDEFS= FUZZ_ENGINE=-fsanitize=fuzzer
+	@test/fuzz/run_fuzz.sh $(B)/fuzz $(FUZZ_SECONDS)
+
+# The stored inputs alone, with any compiler.
+fuzz-replay: fuzzers
+	@test/run_tests.sh --build $(B) --no-scripts fuzz_*
+
+abi: libs
+	@test/check_abi.sh $(L)
+# The dump belongs to a release: run this when one is made, see docs/release.md.
+abi-update: libs
+	@test/check_abi.sh --update $(L)
+
+# ---------------------------------------------------------------- what people run
+
+demo: deps
+	@$(submake) all
+	@test/run_demo.sh $(B)
+
+bench: deps
+	@$(submake) $(B)/test/bench
+	$(B)/test/bench $(BENCH_ARGS)
+
+install: all
+	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig"
+	install -m 644 include/kvcsa.h "$(DESTDIR)$(INCLUDEDIR)/kvcsa.h"
+	install -m 755 $(L)/$(REALLIB) "$(DESTDIR)$(LIBDIR)/$(REALLIB)"
+	ln -sf $(REALLIB) "$(DESTDIR)$(LIBDIR)/$(SONAME)"
+	ln -sf $(SONAME) "$(DESTDIR)$(LIBDIR)/libkvcsa.so"
+	install -m 644 $(L)/libkvcsa.a "$(DESTDIR)$(LIBDIR)/libkvcsa.a"
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
+	  -e 's|@VERSION@|$(VERSION)|' kvcsa.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/kvcsa.pc"
+	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/kvcsa.pc"
+	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/$(call relative,$(LIBDIR),$(BINDIR))' \
+	  -o "$(DESTDIR)$(BINDIR)/kvcsa" $(CLI_OBJ) $(LDLIBS) -L$(L) -lkvcsa -ljansson -lm
+
+uninstall:
+	rm -f "$(DESTDIR)$(BINDIR)/kvcsa" "$(DESTDIR)$(INCLUDEDIR)/kvcsa.h" "$(DESTDIR)$(LIBDIR)/$(REALLIB)" \
+	  "$(DESTDIR)$(LIBDIR)/$(SONAME)" "$(DESTDIR)$(LIBDIR)/libkvcsa.so" "$(DESTDIR)$(LIBDIR)/libkvcsa.a" \
+	  "$(DESTDIR)$(LIBDIR)/pkgconfig/kvcsa.pc"
+
+clean:
+	rm -rf $(B)
+	rm -f $(L)/libkvcsa.so* $(L)/libkvcsa.a
+
+dist:
+	@mkdir -p $(B)
+	git archive --format=tar.gz --prefix=kvcsa-$(VERSION)/ -o $(B)/kvcsa-$(VERSION).tar.gz HEAD
+	@echo "$(B)/kvcsa-$(VERSION).tar.gz"
+
+define HELP
+kvcsa $(VERSION), soname $(SONAME)
+
+What to run
+  make               libraries into lib/, the kvcsa command and the examples into build/
+  make demo          build, then let the shipped model write; installs missing packages
+  make check         build and test everything that needs no GPU and no network, under five minutes
+  make bench         measure on this machine (BENCH_ARGS: arguments of the program)
+  make install       libraries, header, kvcsa.pc and the command under DESTDIR and PREFIX
+  make uninstall     remove exactly what install wrote
+  make clean         remove what was built
+  make dist          source archive of the last commit
+  make help          this text
+
+For those who change it
+  make check-all     check, gcc and clang with -Werror, both sanitizers, one minute of each fuzzer
+  make check-werror  everything with gcc and with clang, warnings are errors
+  make check-asan    tests under the address and undefined-behaviour sanitizers
+  make check-tsan    tests of threads under the thread sanitizer
+  make check-large   real geometry against the independent oracle: ORACLE=path/to/v41_oracle.py
+  make fuzz          libFuzzer (clang) on every target, FUZZ_SECONDS each
+  make fuzz-replay   the stored fuzz inputs, with any compiler
+  make abi           compare the library with the last release's ABI (lib/kvcsa.abi)
+  make abi-update    write lib/kvcsa.abi; only when a release is made
+  make libs examples tests tools fuzzers   build a part
+  make deps deps-all say what is missing and install it (Debian, as root)
+
+Variables
+  CC CFLAGS CPPFLAGS LDFLAGS LDLIBS   the compiler and your flags; ours are added   [$(CC), $(CFLAGS)]
+  PREFIX BINDIR LIBDIR INCLUDEDIR DESTDIR   where install writes                    [$(PREFIX)]
+  B, L           folders of objects and of libraries; change both for a variant     [$(B), $(L)]
+  V=1            show every command
+  JOBS           parallel jobs where -j was not given                                [$(JOBS)]
+  CHECK_CFLAGS ASAN_CFLAGS TSAN_CFLAGS FUZZ_CFLAGS   flags of the variants
+  FUZZ_SECONDS   time for each fuzz target                                           [$(FUZZ_SECONDS)]
+  TSAN_TESTS     programs that check-tsan runs
+  BENCH_ARGS     arguments of the benchmark
+  LDDEFS         linker flag against undefined symbols                               [$(LDDEFS)]
+  CLANG PYTHON   clang for fuzz and check-werror; python for check-large             [$(CLANG), $(PYTHON)]
+endef
+export HELP
+help:
+	@printf '%s\n' "$$HELP"
+
+-include $(ALL_OBJ:.o=.d)

@@ -1,0 +1,348 @@
+/* bench [--json] [--model DIR]... [--prompt N] [--decode N] [--threads N]...
+ *
+ * Prefill and decode speed by number of threads, each with its share of what the machine could do: the limit of a token is the
+ * larger of (multiply-adds / peak) and (bytes touched / read bandwidth over a buffer as large as the weights), both measured
+ * here. Multiply-adds and bytes of the matrices are counted from the tensors in the files: an expert counts by the share of
+ * experts in use, embedding and n-gram tables by nothing. Prefill reads the weights once per chunk, so its limit is that of
+ * multiply-adds. */
+#include "roofline.h"
+
+#include "kvcsa.h"
+#include "support/st_io.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_MODELS  8u
+#define MAX_COUNTS  8u
+#define MEMORY_SIZE ((size_t)512 << 20)
+#define TRIES       3
+
+typedef struct options {
+    const char *models[MAX_MODELS];
+    uint32_t    threads[MAX_COUNTS];
+    size_t      n_models, n_threads;
+    uint32_t    prompt, decode;
+    int         json;
+} options;
+
+typedef struct work {          /* of one token */
+    double   weight_bytes;     /* touched */
+    double   multiply_adds;    /* of the matrices */
+    double   attend_adds;      /* multiply-adds of index scores and attention at the context of the measurement */
+    uint64_t all_bytes;
+} work;
+
+typedef struct row {
+    const char *model;
+    uint32_t    threads;
+    double      prefill, decode;             /* tokens/s */
+    double      prefill_limit, decode_limit;
+    double      weight_bytes, read_bytes, rate_bytes, multiply_adds;
+    double      peak_fma, peak_read;
+} row;
+
+static void die(const char *what, const char *why)
+{
+    fprintf(stderr, "bench: %s: %s\n", what, why);
+    exit(1);
+}
+
+static uint32_t number(const char *text, uint32_t lo, uint32_t hi)
+{
+    char               *end;
+    const unsigned long v = strtoul(text, &end, 10);
+
+    if (*end || end == text || v < lo || v > hi)
+        die(text, "not a number in range");
+    return (uint32_t)v;
+}
+
+static void read_options(int argc, char **argv, options *o)
+{
+    *o = (options){.prompt = 1024, .decode = 64};
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--json") == 0)
+            o->json = 1;
+        else if (i + 1 == argc)
+            die(argv[i], "unknown option, or without its value");
+        else if (strcmp(argv[i], "--model") == 0 && o->n_models < MAX_MODELS)
+            o->models[o->n_models++] = argv[++i];
+        else if (strcmp(argv[i], "--threads") == 0 && o->n_threads < MAX_COUNTS)
+            o->threads[o->n_threads++] = number(argv[++i], 1, 64);
+        else if (strcmp(argv[i], "--prompt") == 0)
+            o->prompt = number(argv[++i], 1, 1 << 20);
+        else if (strcmp(argv[i], "--decode") == 0)
+            o->decode = number(argv[++i], 1, 1 << 20);
+        else
+            die(argv[i], "unknown option, or one too many");
+    }
+    if (!o->n_models) {
+        o->models[o->n_models++] = "examples/models/tiny";
+        o->models[o->n_models++] = "test/data/t1";
+    }
+    if (!o->n_threads) {
+        o->threads[o->n_threads++] = 1;
+        o->threads[o->n_threads++] = 2;
+    }
+}
+
+/* ------------------------------------------------------------------ counting */
+
+static int ends_with(const char *s, const char *end)
+{
+    const size_t n = strlen(s);
+    const size_t m = strlen(end);
+
+    return n >= m && strcmp(s + n - m, end) == 0;
+}
+
+static int is_skipped(const kvcsa_model_info *info, const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (const char *s = info->skipped_names; (s = strstr(s, name)); s++)
+        if ((s == info->skipped_names || s[-1] == '\n') && (s[n] == '\n' || s[n] == 0))
+            return 1;
+    return 0;
+}
+
+static void count_tensor(const st_tensor *t, double expert_share, work *w)
+{
+    const double share = strstr(t->name, ".experts.") ? expert_share : 1;
+    double       n = 1;
+
+    w->all_bytes += t->n_bytes;
+    if (strcmp(t->name, "embed.weight") == 0 || strstr(t->name, ".engram.embed."))
+        return;
+    w->weight_bytes += share * (double)t->n_bytes;
+    if (t->n_dims != 2 || ends_with(t->name, ".scale"))
+        return;
+    for (uint32_t i = 0; i < 2; i++)
+        n *= (double)t->shape[i];
+    w->multiply_adds += share * n * (strcmp(t->dtype, "I8") == 0 ? 2 : 1); /* two FP4 codes in a byte */
+}
+
+static double config_number(const char *dir, const char *key)
+{
+    char         path[1024];
+    json_error_t je;
+    json_t      *root;
+    double       v;
+
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    if (!(root = json_load_file(path, 0, &je)))
+        die(path, je.text);
+    v = (double)json_integer_value(json_object_get(json_object_get(root, "text_config"), key));
+    json_decref(root);
+    return v;
+}
+
+static void count_attention(const kvcsa_model *model, double heads, uint32_t n_tokens, uint32_t n_layers, work *w)
+{
+    for (uint32_t l = 0; l < n_layers; l++) {
+        kvcsa_plan_row r = {.struct_size = sizeof r};
+        kvcsa_error    err;
+        double         entries;
+        double         rows;
+
+        if (kvcsa_model_plan_row(model, l, &r, &err) != KVCSA_OK)
+            die("plan row", err.text);
+        entries = r.ratio ? (double)(n_tokens / r.ratio) : 0;
+        rows = (n_tokens < r.window_tokens ? n_tokens : r.window_tokens) +
+               (entries < r.select_entries ? entries : (double)r.select_entries);
+        w->attend_adds += 2 * heads * (double)r.entry_width * rows;
+        if (r.select == KVCSA_SELECT_OWN || r.select == KVCSA_SELECT_REINDEX)
+            w->attend_adds += (double)r.index_heads * (double)r.index_width * entries;
+    }
+}
+
+static void count(const char *dir, const kvcsa_model *model, const kvcsa_model_info *info, uint32_t n_tokens, work *w)
+{
+    const double   share = config_number(dir, "num_experts_per_tok") / config_number(dir, "n_routed_experts");
+    DIR           *d = opendir(dir);
+    struct dirent *e;
+    char           err[256];
+
+    memset(w, 0, sizeof *w);
+    if (!d)
+        die(dir, "cannot be listed");
+    while ((e = readdir(d))) {
+        char     path[1024];
+        st_file *f;
+
+        if (!ends_with(e->d_name, ".safetensors"))
+            continue;
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (!(f = st_open(path, err, sizeof err)))
+            die(path, err);
+        for (size_t i = 0; i < st_count(f); i++)
+            if (!is_skipped(info, st_at(f, i)->name))
+                count_tensor(st_at(f, i), share, w);
+        st_close(f);
+    }
+    closedir(d);
+    count_attention(model, config_number(dir, "num_attention_heads"), n_tokens, info->n_layers, w);
+}
+
+/* ------------------------------------------------------------------ measuring */
+
+static void compute(kvcsa_pool *pool, kvcsa_session *session, const int32_t *ids, size_t n)
+{
+    kvcsa_error err;
+
+    if (kvcsa_session_append(session, ids, n, NULL, NULL, &err) != KVCSA_OK ||
+        kvcsa_pool_step(pool, &session, 1, NULL, NULL, &err) != KVCSA_OK)
+        die("step", err.text);
+}
+
+/* Ids all over the vocabulary, the same in every run; specials lie at the ends. */
+static int32_t *make_ids(const kvcsa_model_info *info, size_t n)
+{
+    int32_t *ids = malloc(n * sizeof *ids);
+    uint32_t x = 12345;
+
+    if (!ids)
+        die("memory", "out of it");
+    for (size_t i = 0; i < n; i++) {
+        x = x * 1664525u + 1013904223u;
+        ids[i] = (int32_t)(3 + (x >> 8) % (info->vocab_tokens - 16));
+    }
+    return ids;
+}
+
+static void measure(const options *o, kvcsa_model *model, const kvcsa_model_info *info, row *r)
+{
+    int32_t          *ids = make_ids(info, (size_t)o->prompt + o->decode);
+    kvcsa_pool       *pool = NULL;
+    kvcsa_pool_params pp;
+    kvcsa_error       err;
+
+    kvcsa_pool_params_default(&pp, sizeof pp);
+    pp.n_threads = r->threads;
+    if (kvcsa_pool_create(&pp, &pool, &err) != KVCSA_OK)
+        die("pool", err.text);
+    for (int i = 0; i < TRIES; i++) {
+        kvcsa_session *session = NULL;
+        int64_t        t[3];
+
+        if (kvcsa_session_create(pool, model, NULL, &session, &err) != KVCSA_OK)
+            die("session", err.text);
+        t[0] = bench_now_ns();
+        compute(pool, session, ids, o->prompt);
+        t[1] = bench_now_ns();
+        for (uint32_t k = 0; k < o->decode; k++)
+            compute(pool, session, ids + o->prompt + k, 1);
+        t[2] = bench_now_ns();
+        kvcsa_session_release(&session);
+        if (o->prompt * 1e9 / (double)(t[1] - t[0]) > r->prefill)
+            r->prefill = o->prompt * 1e9 / (double)(t[1] - t[0]);
+        if (o->decode * 1e9 / (double)(t[2] - t[1]) > r->decode)
+            r->decode = o->decode * 1e9 / (double)(t[2] - t[1]);
+    }
+    kvcsa_pool_release(&pool);
+    free(ids);
+}
+
+/* Rows of one model; returns how many. */
+static size_t bench_model(const options *o, const char *dir, row *rows)
+{
+    kvcsa_model     *model = NULL;
+    kvcsa_model_info info = {.struct_size = sizeof info};
+    kvcsa_cost       cost = {.struct_size = sizeof cost};
+    kvcsa_error      err;
+    work             w;
+    work             half;
+
+    if (kvcsa_model_open(dir, NULL, &model, &err) != KVCSA_OK || kvcsa_model_get_info(model, &info, &err) != KVCSA_OK ||
+        kvcsa_model_cost(model, (uint64_t)o->prompt + o->decode, &cost, &err) != KVCSA_OK)
+        die(dir, err.text);
+    count(dir, model, &info, o->prompt + o->decode, &w);
+    count(dir, model, &info, o->prompt / 2, &half); /* the mean context of prefill */
+    for (size_t i = 0; i < o->n_threads; i++) {
+        row *r = &rows[i];
+
+        *r = (row){.model = dir, .threads = o->threads[i], .weight_bytes = w.weight_bytes,
+                   .multiply_adds = w.multiply_adds + w.attend_adds, .read_bytes = (double)cost.read_bytes,
+                   .rate_bytes = (double)cost.rate_bytes_per_token};
+        r->peak_fma = roofline_fma(r->threads);
+        r->peak_read = roofline_read(w.all_bytes, r->threads);
+        measure(o, model, &info, r);
+        r->prefill_limit = r->peak_fma / (half.multiply_adds + half.attend_adds);
+        r->decode_limit = r->peak_fma / r->multiply_adds;
+        if (r->peak_read / (r->weight_bytes + r->read_bytes) < r->decode_limit)
+            r->decode_limit = r->peak_read / (r->weight_bytes + r->read_bytes);
+    }
+    kvcsa_model_release(&model);
+    return o->n_threads;
+}
+
+/* ------------------------------------------------------------------ printing */
+
+static void print_json(const options *o, const row *rows, size_t n, double memory)
+{
+    json_t *list = json_array();
+    json_t *root = json_pack("{s:s,s:s,s:f,s:i,s:i,s:o,s:s}", "version", kvcsa_version_string(), "isa", roofline_isa(),
+                             "memory_read_bytes_per_second", memory, "prompt_tokens", (int)o->prompt, "decode_tokens",
+                             (int)o->decode, "rows", list, "peer", "absent");
+
+    for (size_t i = 0; i < n; i++) {
+        const row *r = &rows[i];
+
+        json_array_append_new(
+            list, json_pack("{s:s,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model", r->model, "threads", (int)r->threads,
+                            "prefill_tokens_per_second", r->prefill, "prefill_limit", r->prefill_limit,
+                            "decode_tokens_per_second", r->decode, "decode_limit", r->decode_limit, "weight_bytes_per_token",
+                            r->weight_bytes, "cache_read_bytes_per_token", r->read_bytes, "cache_rate_bytes_per_token",
+                            r->rate_bytes, "multiply_adds_per_token", r->multiply_adds, "peak_multiply_adds_per_second",
+                            r->peak_fma, "peak_read_bytes_per_second", r->peak_read));
+    }
+    json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(root);
+}
+
+static void print_table(const options *o, const row *rows, size_t n, double memory)
+{
+    printf("kvcsa %s; prefill of %u tokens, then %u tokens one by one; best of %d. Memory read: %.1f GB/s (1 thread)\n\n",
+           kvcsa_version_string(), o->prompt, o->decode, TRIES, memory / 1e9);
+    printf("%-22s %7s | %9s %9s %6s | %9s %9s %6s | %s\n", "model", "threads", "prefill/s", "limit", "share", "decode/s",
+           "limit", "share", "peer");
+    for (size_t i = 0; i < n; i++) {
+        const row *r = &rows[i];
+
+        printf("%-22s %7u | %9.1f %9.0f %5.1f%% | %9.1f %9.0f %5.1f%% | absent\n", r->model, r->threads, r->prefill,
+               r->prefill_limit, 100 * r->prefill / r->prefill_limit, r->decode, r->decode_limit,
+               100 * r->decode / r->decode_limit);
+    }
+    printf("\n%-22s %7s | %12s %12s %12s %14s | %12s %14s\n", "model", "threads", "weights B", "cache read B", "cache rate B",
+           "multiply-adds", "read GB/s", "peak Gmadd/s");
+    for (size_t i = 0; i < n; i++) {
+        const row *r = &rows[i];
+
+        printf("%-22s %7u | %12.0f %12.0f %12.10g %14.0f | %12.1f %14.1f\n", r->model, r->threads, r->weight_bytes,
+               r->read_bytes, r->rate_bytes, r->multiply_adds, r->peak_read / 1e9, r->peak_fma / 1e9);
+    }
+    printf("\nPer token, decoding. Read: over a buffer as large as the weights. Peak: fp32 in registers, %s.\n"
+           "peer absent: no other program that runs this format was found on this machine.\n",
+           roofline_isa());
+}
+
+int main(int argc, char **argv)
+{
+    options      o;
+    row          rows[MAX_MODELS * MAX_COUNTS];
+    size_t       n = 0;
+    const double memory = (read_options(argc, argv, &o), roofline_read(MEMORY_SIZE, 1));
+
+    for (size_t i = 0; i < o.n_models; i++)
+        n += bench_model(&o, o.models[i], rows + n);
+    if (o.json)
+        print_json(&o, rows, n, memory);
+    else
+        print_table(&o, rows, n, memory);
+    return 0;
+}

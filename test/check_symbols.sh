@@ -1,0 +1,67 @@
+#!/bin/bash
+# What the built library shows and what it calls.
+#
+#   header declarations = lib/kvcsa.map = symbols of the shared library; the static one has kvcsa_ and kvi_ only;
+#   public functions are defined by src/api alone; a guest never aborts, exits, prints, reads the environment or keeps
+#   global state; functions that libm picks by CPU are not used.
+set -u
+cd "$(dirname "$0")/.." || exit 2
+libs=${2:-lib}
+tmp=$(mktemp -d) || exit 2
+trap 'rm -rf "$tmp"' EXIT
+bad=0
+complain() { echo "$1"; bad=1; }
+same() { # WHAT A B
+    diff -u "$2" "$3" >"$tmp/diff" || { complain "$1 differ (- first, + second):"; grep '^[-+][^-+]' "$tmp/diff"; }
+}
+so=$libs/libkvcsa.so
+ar=$libs/libkvcsa.a
+[ -e "$so" ] && [ -e "$ar" ] || { echo "$so or $ar is not built"; exit 1; }
+
+# The preprocessor drops comments and joins nothing else; KVCSA_API expands to a mark that survives it.
+printf '#define KVCSA_BUILDING\n#include "kvcsa.h"\n' | ${CC:-cc} -std=c11 -Iinclude -E -P -x c - |
+    tr '\n' ' ' | grep -oE '__attribute__\(\(visibility\("default"\)\)\)[^;{]*' |
+    sed -n 's/.*[ *]\(kvcsa_[a-z0-9_]*\) *(.*/\1/p' | sort >"$tmp/header"
+# Every prototype is marked.
+printf '#include "kvcsa.h"\n' | ${CC:-cc} -std=c11 -Iinclude -E -P -x c - | tr '\n' ' ' | tr ';{}' '\n\n\n' |
+    grep -v typedef | sed -n 's/^[^(]*[ *]\(kvcsa_[a-z0-9_]*\) *(.*/\1/p' | sort >"$tmp/prototypes"
+sed -n 's/^ *\(kvcsa_[a-z0-9_]*\);.*/\1/p' lib/kvcsa.map | sort >"$tmp/map"
+nm -D --defined-only "$so" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort >"$tmp/so"
+same "prototypes of the header and those marked KVCSA_API" "$tmp/prototypes" "$tmp/header"
+same "the header's functions and lib/kvcsa.map" "$tmp/header" "$tmp/map"
+same "lib/kvcsa.map and the symbols of $so" "$tmp/map" "$tmp/so"
+[ -s "$tmp/header" ] || complain "no function found in the header"
+
+# Every exported symbol carries the version node of a release.
+nm -D --defined-only "$so" | awk '$2 != "A" && $3 !~ /@@KVCSA_[0-9]+\.[0-9]+$/ { print "without a version: " $3; e = 1 } END { exit e }' ||
+    bad=1
+
+nm -A --defined-only --extern-only "$ar" | awk '{ n = split($1, p, ":"); print p[n - 1], $NF }' >"$tmp/static"
+awk '$2 !~ /^(kvcsa|kvi)_/ { print "static library exports " $2 " (" $1 ")"; e = 1 } END { exit e }' "$tmp/static" || bad=1
+awk '$2 ~ /^kvcsa_/ && $1 !~ /^api_/ { print $2 " is defined in " $1 ", not in src/api"; e = 1 } END { exit e }' "$tmp/static" || bad=1
+
+# A good guest: calls that end, print, ask the environment or change the process.
+nm -u "$so" | awk '{ sub(/@.*/, "", $2); print $2 }' | sort -u >"$tmp/calls"
+process='abort|exit|_exit|_Exit|quick_exit|atexit|on_exit|__cxa_atexit|raise|kill|signal|sigaction|__assert_fail'
+print='printf|fprintf|vprintf|vfprintf|dprintf|vdprintf|puts|fputs|putchar|putc|fputc|perror|psignal|stdout|stderr|stdin|syslog'
+state='getenv|secure_getenv|setenv|putenv|environ|setlocale|uselocale|chdir|fchdir|umask|fesetround|fesetenv|feenableexcept'
+state="$state|rand|srand|random|srandom|strtok|localtime|gmtime|system|fork|execve|popen"
+math='exp|expf|exp2f|exp2|expm1f|log|logf|log2f|log1p|log1pf|pow|powf|sin|sinf|cos|cosf|sincos|sincosf|tanhf|tanh'
+if grep -xE "$process|$print|$state" "$tmp/calls" >"$tmp/found"; then
+    complain "$so calls what a guest must not:"
+    cat "$tmp/found"
+fi
+if grep -xE "$math" "$tmp/calls" >"$tmp/found"; then
+    complain "$so calls functions that libm picks by CPU (base/fmath.h has ours):"
+    cat "$tmp/found"
+fi
+
+# No mutable globals: nothing in the sections that are writable after loading. (.data.rel.ro is constant.)
+size -A "$ar" | awk '
+    / : *$| +\(ex .*\):$/                              { member = $1 }
+    $1 ~ /^\.(data|bss|tdata|tbss)(\..*)?$/ && $1 !~ /^\.data\.rel\.ro/ && $2 > 0 {
+        print "writable global data: " $2 " bytes of " $1 " in " member; e = 1 }
+    END { exit e }' || bad=1
+
+[ "$bad" -eq 0 ] && echo "$(wc -l <"$tmp/header") functions in header, map and library"
+exit "$bad"

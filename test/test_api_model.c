@@ -1,0 +1,372 @@
+/* Models through the public header: what opens, what is refused, what is said about it. */
+#include <math.h>
+#include <stdio.h>
+
+#include "support/checkpoint.h"
+#include "support/host.h"
+
+static kvcsa_model *open_plan(const char *path)
+{
+    kvcsa_model_params p;
+    kvcsa_model       *m = NULL;
+    kvcsa_error        err;
+
+    kvcsa_model_params_default(&p, sizeof p);
+    p.flags = KVCSA_MODEL_PLAN_ONLY;
+    assert_ok(kvcsa_model_open(path, &p, &m, &err));
+    return m;
+}
+
+static void test_version_is_the_headers(void **state)
+{
+    char text[32];
+
+    (void)state;
+    snprintf(text, sizeof text, "%d.%d.%d", KVCSA_VERSION_MAJOR, KVCSA_VERSION_MINOR, KVCSA_VERSION_PATCH);
+    assert_string_equal(kvcsa_version_string(), text);
+    assert_int_equal(kvcsa_version_number(), KVCSA_VERSION_NUMBER);
+    assert_string_equal(kvcsa_status_name(KVCSA_OK), "KVCSA_OK");
+    assert_string_equal(kvcsa_status_name(KVCSA_ERR_LIMIT), "KVCSA_ERR_LIMIT");
+    assert_string_equal(kvcsa_status_name(77), "KVCSA_ERR_?");
+}
+
+static void test_released_config_costs_890_bytes_per_token(void **state)
+{
+    static const uint64_t lengths[] = {1024, 4096, 16384, 131072, 1048576};
+    kvcsa_model     *m = open_plan("test/data/v41-flash-config.json");
+    kvcsa_cost       c = {.struct_size = sizeof c};
+    kvcsa_plan_row   r = {.struct_size = sizeof r};
+    kvcsa_model_info i = {.struct_size = sizeof i};
+    kvcsa_error      err;
+
+    (void)state;
+    assert_ok(kvcsa_model_get_info(m, &i, &err));
+    assert_int_equal(i.n_layers, 40);
+    assert_int_equal(i.max_context_tokens, 1048576);
+    assert_int_equal(i.image_token, 129264);
+    for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
+        const uint64_t n = lengths[k];
+        /* read at n >= 1024: every limit but the candidates' is met */
+        const uint64_t closed = 68 * (n * 5 / 2 + 4 * (n < 16384 ? n : 16384)) + 288 * (18 * 512 + 20 * 512) + 528 * 40 * 128;
+
+        assert_ok(kvcsa_model_cost(m, n, &c, &err));
+        assert_true(c.rate_bytes_per_token == 890.0f);
+        assert_int_equal(c.const_bytes, 2703360);
+        assert_int_equal(c.block_bytes, 113920);
+        assert_int_equal(c.index_part_bytes, 21760);
+        assert_int_equal(c.main_part_bytes, 92160);
+        assert_int_equal(c.resident_bytes, 2703360 + 890 * n);
+        assert_int_equal(c.persist_bytes, 890 * n);
+        assert_int_equal(c.pending_bytes, 3 * 4096);
+        assert_int_equal(c.read_bytes, closed);
+    }
+    assert_fails(kvcsa_model_cost(m, 1048577, &c, &err), KVCSA_ERR_LIMIT, "1048576");
+    assert_ok(kvcsa_model_plan_row(m, 28, &r, &err));
+    assert_int_equal(r.select, KVCSA_SELECT_REINDEX);
+    assert_int_equal(r.kv_owner, 20);
+    assert_int_equal(r.candidates, KVCSA_CANDIDATES_CONSUMER);
+    assert_int_equal(r.entry_bytes, 0); /* it owns none */
+    assert_ok(kvcsa_model_plan_row(m, 8, &r, &err));
+    assert_int_equal(r.select, KVCSA_SELECT_OWN);
+    assert_int_equal(r.entry_bytes, 288);
+    assert_int_equal(r.index_bytes, 68);
+    assert_int_equal(r.window_bytes, 528);
+    assert_fails(kvcsa_model_plan_row(m, 40, &r, &err), KVCSA_ERR_ARG, "must be below 40");
+    kvcsa_model_release(&m);
+}
+
+static void test_unused_tensors_are_named(void **state)
+{
+    kvcsa_model     *m = host_model(T1_DIR);
+    kvcsa_model_info i = {.struct_size = sizeof i};
+    size_t           lines = 0;
+    kvcsa_error      err;
+
+    (void)state;
+    assert_ok(kvcsa_model_get_info(m, &i, &err));
+    assert_string_equal(i.architecture, "DeepseekV41ForCausalLM");
+    assert_int_equal(i.n_tensors + i.n_skipped_tensors, 1212);
+    assert_int_equal(i.weight_bytes + i.skipped_bytes, 6751147);
+    assert_int_equal(i.n_skipped_tensors, 161); /* two draft stages */
+    for (const char *p = i.skipped_names; *p; p++)
+        lines += *p == '\n';
+    assert_true(lines == 160 || lines == 161);
+    assert_non_null(strstr(i.skipped_names, "mtp.1.markov_head.embed.weight"));
+    assert_null(strstr(i.skipped_names, "layers.0."));
+    assert_int_equal(i.bos_token, 0);
+    assert_int_equal(i.eos_token, 1);
+    kvcsa_model_release(&m);
+}
+
+static void test_open_refuses_bad_calls(void **state)
+{
+    kvcsa_model       *m = (kvcsa_model *)1;
+    kvcsa_model_params p;
+    kvcsa_error        err;
+
+    (void)state;
+    assert_fails(kvcsa_model_open(NULL, NULL, &m, &err), KVCSA_ERR_ARG, "path is NULL");
+    assert_null(m);
+    assert_fails(kvcsa_model_open(T1_DIR, NULL, NULL, &err), KVCSA_ERR_ARG, "out is NULL");
+    assert_int_equal(kvcsa_model_open(NULL, NULL, NULL, NULL), KVCSA_ERR_ARG);
+    assert_fails(kvcsa_model_open("no/such/folder", NULL, &m, &err), KVCSA_ERR_IO, "no/such/folder");
+    kvcsa_model_params_default(&p, sizeof p);
+    p.flags = 64;
+    assert_fails(kvcsa_model_open(T1_DIR, &p, &m, &err), KVCSA_ERR_UNSUPPORTED, "flags is 0x40");
+    kvcsa_model_params_default(&p, sizeof p);
+    p.block_tokens = 40;
+    assert_fails(kvcsa_model_open(T1_DIR, &p, &m, &err), KVCSA_ERR_ARG, "block_tokens is 40");
+    p.block_tokens = 64;
+    assert_ok(kvcsa_model_open(T1_DIR, &p, &m, &err));
+    kvcsa_model_release(&m);
+    assert_fails(kvcsa_model_get_info(NULL, &(kvcsa_model_info){.struct_size = sizeof(kvcsa_model_info)}, &err), KVCSA_ERR_ARG,
+                 "model is NULL");
+}
+
+/* A broken copy of T1, and what opening it says. */
+typedef struct broken {
+    const char  *what;
+    void       (*break_it)(const checkpoint *c);
+    kvcsa_status status;
+    const char  *fragments[3];
+} broken;
+
+static void cut_shard(const checkpoint *c) { checkpoint_cut(c, "model-00002-of-00002.safetensors", 1546414); }
+static void drop_shard(const checkpoint *c) { checkpoint_drop(c, "model-00001-of-00002.safetensors"); }
+static void drop_tokenizer(const checkpoint *c) { checkpoint_drop(c, "tokenizer.json"); }
+static void other_architecture(const checkpoint *c)
+{
+    checkpoint_edit_config(c, "architectures", "[\"LlamaForCausalLM\"]");
+}
+static void other_vocab(const checkpoint *c) { checkpoint_edit_config(c, "text_config/vocab_size", "544"); }
+static void wrong_shape(const checkpoint *c)
+{
+    checkpoint_edit_tensor(c, "layers.3.attn.q_norm.weight", "shape", "[64, 2]");
+}
+static void wrong_dtype(const checkpoint *c) { checkpoint_edit_tensor(c, "layers.3.attn.q_norm.weight", "dtype", "\"F16\""); }
+
+static void test_broken_checkpoints_are_explained(void **state)
+{
+    static const broken cases[] = {
+        {"cut in half", cut_shard, KVCSA_ERR_FORMAT, {"model-00002-of-00002.safetensors"}},
+        {"shard missing", drop_shard, KVCSA_ERR_IO, {"model-00001-of-00002.safetensors"}},
+        {"no tokenizer", drop_tokenizer, KVCSA_ERR_IO, {"tokenizer.json"}},
+        {"architecture", other_architecture, KVCSA_ERR_UNSUPPORTED, {"LlamaForCausalLM", "config.json"}},
+        {"vocabulary", other_vocab, KVCSA_ERR_FORMAT, {"544", "512"}},
+        {"shape", wrong_shape, KVCSA_ERR_FORMAT, {"layers.3.attn.q_norm.weight", "[128]"}},
+        {"dtype", wrong_dtype, KVCSA_ERR_FORMAT, {"layers.3.attn.q_norm.weight", "F16", "BF16"}},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        checkpoint   c;
+        kvcsa_model *m = NULL;
+        kvcsa_error  err;
+        kvcsa_status st;
+
+        checkpoint_copy(&c, T1_DIR);
+        cases[k].break_it(&c);
+        st = kvcsa_model_open(c.dir, NULL, &m, &err);
+        if (st != cases[k].status)
+            fail_msg("%s: %s: %s", cases[k].what, kvcsa_status_name(st), err.text);
+        assert_null(m);
+        for (int f = 0; f < 3 && cases[k].fragments[f]; f++)
+            if (!strstr(err.text, cases[k].fragments[f]))
+                fail_msg("%s: '%s' lacks '%s'", cases[k].what, err.text, cases[k].fragments[f]);
+        checkpoint_remove(&c);
+    }
+}
+
+static void test_mapped_and_read_weights_are_equal(void **state)
+{
+    kvcsa_model_params p;
+    kvcsa_model       *a = host_model(T1_DIR), *b = NULL;
+    kvcsa_model_info   ia = {.struct_size = sizeof ia}, ib = {.struct_size = sizeof ib};
+    float              la[T1_VOCAB], lb[T1_VOCAB];
+    kvcsa_pool        *pool = host_pool(1, 0);
+    kvcsa_session     *sa, *sb;
+    int32_t            ids[30];
+    kvcsa_error        err;
+
+    (void)state;
+    kvcsa_model_params_default(&p, sizeof p);
+    p.flags = KVCSA_MODEL_READ;
+    assert_ok(kvcsa_model_open(T1_DIR, &p, &b, &err));
+    assert_ok(kvcsa_model_get_info(a, &ia, &err));
+    assert_ok(kvcsa_model_get_info(b, &ib, &err));
+    assert_true(ia.fingerprint == ib.fingerprint && ia.fingerprint != 0);
+    host_tokens(ids, 30, 31);
+    sa = host_session(pool, a, 0);
+    sb = host_session(pool, b, 0);
+    host_run(pool, sa, ids, 30, NULL);
+    host_run(pool, sb, ids, 30, NULL);
+    host_logits(sa, la, T1_VOCAB);
+    host_logits(sb, lb, T1_VOCAB);
+    assert_memory_equal(la, lb, sizeof la);
+    kvcsa_session_release(&sa);
+    kvcsa_session_release(&sb);
+    kvcsa_pool_release(&pool);
+    kvcsa_model_release(&a);
+    kvcsa_model_release(&b);
+}
+
+/* ------------------------------------------------------------------ text */
+
+static void test_tokenize_and_back(void **state)
+{
+    static const char text[] = "In the beginning God created the heaven and the earth.\n\xff\xfe <think> \xe7\x9a\x84 12345";
+    kvcsa_model      *m = host_model(TINY_DIR), *plan = open_plan(TINY_DIR);
+    int32_t           ids[200], two[2];
+    char              back[400];
+    size_t            n = 0, n2 = 0, bytes = 0;
+    const char       *t = NULL;
+    kvcsa_error       err;
+
+    (void)state;
+    assert_ok(kvcsa_model_tokenize(m, text, sizeof text - 1, 0, ids, 200, &n, &err));
+    assert_true(n > 10 && n < 100);
+    assert_ok(kvcsa_model_tokenize(m, text, sizeof text - 1, 0, NULL, 0, &n2, &err)); /* count only */
+    assert_int_equal(n2, n);
+    assert_ok(kvcsa_model_tokenize(m, text, sizeof text - 1, 0, two, 2, &n2, &err));
+    assert_int_equal(n2, n);
+    assert_memory_equal(two, ids, sizeof two);
+    assert_ok(kvcsa_model_detokenize(m, ids, n, back, sizeof back, &bytes, &err));
+    assert_int_equal(bytes, sizeof text - 1);
+    assert_memory_equal(back, text, bytes);
+    /* special tokens are text unless asked for */
+    assert_ok(kvcsa_model_tokenize(m, "<think>", 7, 0, ids, 200, &n, &err));
+    assert_true(n > 1);
+    assert_ok(kvcsa_model_tokenize(m, "<think>", 7, KVCSA_TOKENIZE_SPECIAL, ids, 200, &n, &err));
+    assert_int_equal(n, 1);
+    assert_int_equal(ids[0], 1533);
+    assert_ok(kvcsa_model_token_text(m, 1533, &t, &bytes, &err));
+    assert_int_equal(bytes, 7);
+    assert_memory_equal(t, "<think>", 7);
+    ids[0] = -3;
+    assert_fails(kvcsa_model_detokenize(m, ids, 1, back, sizeof back, &bytes, &err), KVCSA_ERR_ARG, "-3");
+    assert_fails(kvcsa_model_token_text(m, 1536, &t, &bytes, &err), KVCSA_ERR_ARG, "1536");
+    assert_fails(kvcsa_model_tokenize(m, NULL, 3, 0, ids, 200, &n, &err), KVCSA_ERR_ARG, "text is NULL");
+    assert_fails(kvcsa_model_tokenize(m, "a", 1, 8, ids, 200, &n, &err), KVCSA_ERR_UNSUPPORTED, "0x8");
+    assert_fails(kvcsa_model_tokenize(plan, "a", 1, 0, ids, 200, &n, &err), KVCSA_ERR_UNSUPPORTED, "plan only");
+    kvcsa_model_release(&m);
+    kvcsa_model_release(&plan);
+}
+
+static void test_chat_prompt(void **state)
+{
+    const kvcsa_message msgs[] = {{"system", "Be brief."}, {"user", "Who is Ishmael? </think>"}};
+    kvcsa_model        *m = host_model(TINY_DIR);
+    int32_t             ids[100];
+    size_t              n = 0;
+    kvcsa_error         err;
+
+    (void)state;
+    assert_ok(kvcsa_model_chat_prompt(m, msgs, 2, ids, 100, &n, &err));
+    assert_int_equal(ids[0], 0);        /* begin of sentence */
+    assert_int_equal(ids[1], 1530);     /* system */
+    assert_int_equal(ids[n - 2], 1532); /* assistant */
+    assert_int_equal(ids[n - 1], 1534); /* </think>: no reasoning */
+    for (size_t i = 2; i < n - 2; i++)
+        assert_true(ids[i] != 1534);    /* the user's own "</think>" is plain text */
+    assert_int_equal(kvcsa_model_chat_prompt(m, &(kvcsa_message){"wizard", "x"}, 1, ids, 100, &n, &err), KVCSA_ERR_ARG);
+    assert_non_null(strstr(err.text, "wizard"));
+    kvcsa_model_release(&m);
+}
+
+static void test_text_stream_holds_back_halves(void **state)
+{
+    static const char  *stops[] = {"STOP"};
+    static const char   text[] = "caf\xc3\xa9 ST STOP more";
+    kvcsa_model        *m = host_model(TINY_DIR);
+    kvcsa_text_stream  *s = NULL;
+    int32_t             ids[64], stopped = -1;
+    char                got[128] = "";
+    size_t              n = 0, bytes = 0;
+    const char         *t = NULL;
+    kvcsa_error         err;
+
+    (void)state;
+    assert_ok(kvcsa_model_tokenize(m, text, sizeof text - 1, 0, ids, 64, &n, &err));
+    assert_ok(kvcsa_text_stream_create(m, stops, 1, &s, &err));
+    kvcsa_model_release(&m); /* the stream keeps it */
+    for (size_t i = 0; i < n && stopped < 0; i++) {
+        assert_ok(kvcsa_text_stream_push(s, ids[i], &t, &bytes, &stopped, &err));
+        assert_int_equal(bytes, strlen(t));
+        assert_true(bytes == 0 || ((unsigned char)t[bytes - 1] != 0xc3)); /* never half of the e acute */
+        strncat(got, t, sizeof got - strlen(got) - 1);
+    }
+    assert_int_equal(stopped, 0);
+    assert_string_equal(got, "caf\xc3\xa9 ST ");
+    assert_ok(kvcsa_text_stream_finish(s, &t, &bytes, &err));
+    assert_int_equal(bytes, 0);
+    kvcsa_text_stream_release(&s);
+    kvcsa_text_stream_release(&s);
+    kvcsa_text_stream_release(NULL);
+}
+
+/* The card prints a line break as " / ". */
+static const char *as_in_the_card(const char *text)
+{
+    static char out[2000];
+    size_t      n = 0;
+
+    for (; *text && n < sizeof out - 4; text++)
+        if (*text == '\n') {
+            memcpy(out + n, " / ", 3);
+            n += 3;
+        } else {
+            out[n++] = *text;
+        }
+    out[n] = 0;
+    return out;
+}
+
+/* The trained model writes what the reference implementation writes (data card of the model, T = 0). */
+static void test_tiny_greedy_continuations(void **state)
+{
+    static const struct { const char *prompt, *text; } samples[] = {
+#include "support/tiny_samples.h"
+    };
+    kvcsa_model *m = host_model(TINY_DIR);
+    kvcsa_pool  *pool = host_pool(0, 0);
+    kvcsa_error  err;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof samples / sizeof *samples; k++) {
+        kvcsa_session *s = host_session(pool, m, 0);
+        int32_t        ids[200] = {0};
+        char           text[1000];
+        size_t         n = 0, bytes = 0;
+
+        assert_ok(kvcsa_model_tokenize(m, samples[k].prompt, strlen(samples[k].prompt), 0, ids + 1, 100, &n, &err));
+        host_run(pool, s, ids, n + 1, NULL);
+        for (int i = 0; i < 70; i++) {
+            assert_ok(kvcsa_session_sample(s, NULL, &ids[i], &err));
+            host_run(pool, s, &ids[i], 1, NULL);
+        }
+        assert_ok(kvcsa_model_detokenize(m, ids, 70, text, sizeof text - 1, &bytes, &err));
+        text[bytes] = 0;
+        assert_string_equal(as_in_the_card(text), samples[k].text);
+        kvcsa_session_release(&s);
+    }
+    kvcsa_pool_release(&pool);
+    kvcsa_model_release(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_version_is_the_headers),
+        cmocka_unit_test(test_released_config_costs_890_bytes_per_token),
+        cmocka_unit_test(test_unused_tensors_are_named),
+        cmocka_unit_test(test_open_refuses_bad_calls),
+        cmocka_unit_test(test_broken_checkpoints_are_explained),
+        cmocka_unit_test(test_mapped_and_read_weights_are_equal),
+        cmocka_unit_test(test_tokenize_and_back),
+        cmocka_unit_test(test_chat_prompt),
+        cmocka_unit_test(test_text_stream_holds_back_halves),
+        cmocka_unit_test(test_tiny_greedy_continuations),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
