@@ -31,11 +31,11 @@ skip() {
 
 # One thread: another count moves the oracle's sums by an ulp, which can flip a code at a tie.
 ask_oracle() { OMP_NUM_THREADS=1 "$python" "$oracle" "$@"; }
-# What took minutes to make is used again if it was finished.
-make_once() { # RESULT COMMAND...
-    local result=$1
-    shift
-    [ -e "$result.done" ] && return 0
+# What took minutes to make is used again while it is finished and newer than what it was made from.
+make_once() { # SOURCE RESULT COMMAND...
+    local source=$1 result=$2
+    shift 2
+    [ "$result.done" -nt "$source" ] && return 0
     "$@" && touch "$result.done"
 }
 
@@ -43,10 +43,12 @@ mkdir -p "$work"
 for name in t2 t2c; do
     start=$SECONDS
     echo "== $name"
-    make_once "$work/$name" ask_oracle make "$golden/$name-config.json" "$work/$name" --seed 1 &&
-        make_once "$work/$name-expected" ask_oracle run "$work/$name" "$golden/t2-f32.json" "$work/$name-expected.safetensors" &&
-        "$build/test/run_cases" "$work/$name" "$golden/t2-f32.json" "$work/$name-ours.safetensors" &&
-        "$build/test/compare_cases" "$work/$name-expected.safetensors" "$work/$name-ours.safetensors"
+    config=$golden/$name-config.json cases=$golden/t2-f32.json
+    expected=$work/$name-expected.safetensors ours=$work/$name-ours.safetensors
+    make_once "$config" "$work/$name" ask_oracle make "$config" "$work/$name" --seed 1 &&
+        make_once "$cases" "$expected" ask_oracle run "$work/$name" "$cases" "$expected" &&
+        "$build/test/run_cases" --pre "$work/$name" "$cases" "$ours" &&
+        "$build/test/compare_cases" "$expected" "$ours" "$cases" --config "$work/$name/config.json"
     rc=$?
     if [ "$rc" -eq 0 ]; then
         passed=$((passed + 1))

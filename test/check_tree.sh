@@ -11,7 +11,7 @@ trap 'rm -rf "$tmp"' EXIT
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     git ls-files -co --exclude-standard | while IFS= read -r f; do [ -f "$f" ] && echo "$f"; done >"$tmp/files"
 else
-    find . -type f -not -path './build/*' -not -name '*.so*' -not -name '*.a' | sed 's|^\./||' >"$tmp/files"
+    find . -type f -not -path './build/*' -not -path './.git/*' -not -name '*.so*' -not -name '*.a' | sed 's|^\./||' >"$tmp/files"
 fi
 [ -s "$tmp/files" ] || complain "no file found"
 grep -vE '\.(safetensors|png|gz)$|^test/fuzz/corpus/' "$tmp/files" >"$tmp/text"

@@ -4,6 +4,7 @@
 
 #include "support/checkpoint.h"
 #include "support/host.h"
+#include "support/tiny_samples.h"
 
 static kvcsa_model *open_plan(const char *path)
 {
@@ -324,21 +325,18 @@ static const char *as_in_the_card(const char *text)
 /* The trained model writes what the reference implementation writes (data card of the model, T = 0). */
 static void test_tiny_greedy_continuations(void **state)
 {
-    static const struct { const char *prompt, *text; } samples[] = {
-#include "support/tiny_samples.h"
-    };
     kvcsa_model *m = host_model(TINY_DIR);
     kvcsa_pool  *pool = host_pool(0, 0);
     kvcsa_error  err;
 
     (void)state;
-    for (size_t k = 0; k < sizeof samples / sizeof *samples; k++) {
+    for (size_t k = 0; k < sizeof tiny_samples / sizeof *tiny_samples; k++) {
         kvcsa_session *s = host_session(pool, m, 0);
         int32_t        ids[200] = {0};
         char           text[1000];
         size_t         n = 0, bytes = 0;
 
-        assert_ok(kvcsa_model_tokenize(m, samples[k].prompt, strlen(samples[k].prompt), 0, ids + 1, 100, &n, &err));
+        assert_ok(kvcsa_model_tokenize(m, tiny_samples[k].prompt, strlen(tiny_samples[k].prompt), 0, ids + 1, 100, &n, &err));
         host_run(pool, s, ids, n + 1, NULL);
         for (int i = 0; i < 70; i++) {
             assert_ok(kvcsa_session_sample(s, NULL, &ids[i], &err));
@@ -346,7 +344,7 @@ static void test_tiny_greedy_continuations(void **state)
         }
         assert_ok(kvcsa_model_detokenize(m, ids, 70, text, sizeof text - 1, &bytes, &err));
         text[bytes] = 0;
-        assert_string_equal(as_in_the_card(text), samples[k].text);
+        assert_string_equal(as_in_the_card(text), tiny_samples[k].text);
         kvcsa_session_release(&s);
     }
     kvcsa_pool_release(&pool);

@@ -8,7 +8,7 @@
 
 static void test_null_model(void **state)
 {
-    kvcsa_model     *m = host_model(T1_DIR);
+    kvcsa_model     *m = (kvcsa_model *)1;
     kvcsa_model_info i = {.struct_size = sizeof i};
     kvcsa_plan_row   r = {.struct_size = sizeof r};
     kvcsa_cost       c = {.struct_size = sizeof c};

@@ -7,6 +7,13 @@
 
 #define N 150 /* crosses windows, ratio-2 pairs, top-k, candidates and a block boundary */
 
+/* The thread sanitizer is some 40 times slower, and looks for races, not for bits: fewer repetitions under it. */
+#ifdef __SANITIZE_THREAD__
+#define REPEAT(n) (1 + (n) / 20)
+#else
+#define REPEAT(n) (n)
+#endif
+
 /* ------------------------------------------------------------------ batch invariance */
 
 static void run_alone(uint32_t threads, uint32_t chunk, const int32_t *ids, size_t n, host_rows *rows)
@@ -34,7 +41,7 @@ static void test_session_bits_do_not_depend_on_threads_or_chunks(void **state)
     host_tokens(ids, N, 1);
     run_alone(1, 1000, ids, N, &want);
     for (uint32_t threads = 1; threads <= 3; threads++)
-        for (size_t c = 0; c < 4; c++) {
+        for (size_t c = 0; c < REPEAT(4); c++) {
             host_rows got = host_rows_make(N, T1_VOCAB);
 
             run_alone(threads, chunks[c], ids, N, &got);
@@ -57,7 +64,7 @@ static void test_session_bits_do_not_depend_on_appends_or_limits(void **state)
     (void)state;
     host_tokens(ids, N, 2);
     run_alone(1, 1000, ids, N, &want);
-    for (uint32_t seed = 1; seed <= 20; seed++) {
+    for (uint32_t seed = 1; seed <= REPEAT(20); seed++) {
         host_rows           got = host_rows_make(N, T1_VOCAB);
         kvcsa_session      *s = host_session(pool, m, 16);
         kvcsa_append_params ap;
@@ -511,7 +518,7 @@ static void test_cancel_anywhere_restores_the_session(void **state)
     (void)state;
     host_tokens(ids, N, 12);
     run_alone(1, 0, ids, N, &want);
-    for (uint32_t at = 0; at < 100; at += 3) {
+    for (uint32_t at = 0; at < 100; at += 102 / REPEAT(34)) {
         kvcsa_session      *s = host_session(pool, m, 13);
         stopper             st = {.left = at};
         kvcsa_step_params   sp;
@@ -546,7 +553,7 @@ static void test_cancel_anywhere_restores_the_session(void **state)
         assert_memory_equal(after, want.data + (N - 1) * T1_VOCAB, sizeof after);
         kvcsa_session_release(&s);
     }
-    assert_true(cancelled >= 20); /* 8 chunks of 10 layers: most of these points are inside */
+    assert_true(cancelled >= REPEAT(20)); /* 8 chunks of 10 layers: most of these points are inside */
     host_pool_is_idle(pool);
     kvcsa_pool_release(&pool);
     kvcsa_model_release(&m);
