@@ -1,10 +1,12 @@
 /* run_cases [--pre] MODEL CASES.json OUT.safetensors [THREADS [CHUNK]]
  *
- * Runs the oracle's case files (test/golden/README.md) and writes the tensors that the oracle writes:
- *   CASE.ids, CASE.stepN.logits, CASE.stepN.topk.L, CASE.stepN.pre.{window,main,ikey,score,router}.L, CASE.entries.L
- * With --pre every step gets its pre tensors, not only those whose case asks for them: compare_cases can then tell how near a
+ * Runs the oracle's case files (test/golden/README.md) and writes the tensors that the oracle
+ * writes: CASE.ids, CASE.stepN.logits, CASE.stepN.topk.L,
+ * CASE.stepN.pre.{window,main,ikey,score,router}.L, CASE.entries.L With --pre every step gets its
+ * pre tensors, not only those whose case asks for them: compare_cases can then tell how near a
  * decision of ours was to its boundary where the golden file does not say it.
- * A case with a step that this version cannot run (prefix hit, decoder replay) is written as CASE.unsupported i32 [1] = step. */
+ * A case with a step that this version cannot run (prefix hit, decoder replay) is written as
+ * CASE.unsupported i32 [1] = step. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,8 +34,8 @@ typedef struct runner {
     kvcsa_session   *session;
     st_writer       *out;
     const case_item *item;
-    seen            *seen;     /* [N_KINDS, layers] */
-    float           *logits;   /* rows of the step */
+    seen            *seen;   /* [N_KINDS, layers] */
+    float           *logits; /* rows of the step */
     size_t           n_logits;
 } runner;
 
@@ -53,7 +55,8 @@ static void *grow(void *p, size_t *cap, size_t need, size_t elem)
     return p;
 }
 
-static void see(void *user, uint32_t kind, uint32_t layer, const void *data, size_t n_rows, size_t width)
+static void see(void *user, uint32_t kind, uint32_t layer, const void *data, size_t n_rows,
+                size_t width)
 {
     runner *r = user;
     seen   *s = &r->seen[kind * r->model->config.n_layers + layer];
@@ -75,7 +78,8 @@ static void on_logits(void *user, uint64_t position, const float *logits, uint32
     memcpy(r->logits + r->n_logits++ * n_vocab, logits, n_vocab * sizeof(float));
 }
 
-static void add(runner *r, const char *name, const char *dtype, uint64_t rows, uint64_t cols, const void *data)
+static void add(runner *r, const char *name, const char *dtype, uint64_t rows, uint64_t cols,
+                const void *data)
 {
     const uint64_t shape[2] = {rows, cols};
 
@@ -132,19 +136,23 @@ static void write_step(runner *r, uint32_t step, const case_step *cs)
     snprintf(name, sizeof name, "%s.step%u.logits", r->item->name, step);
     if (cs->has_rows)
         for (uint32_t i = 0; i < cs->n_rows; i++)
-            memmove(r->logits + (size_t)i * vocab, r->logits + (size_t)cs->rows[i] * vocab, vocab * sizeof(float));
+            memmove(r->logits + (size_t)i * vocab, r->logits + (size_t)cs->rows[i] * vocab,
+                    vocab * sizeof(float));
     add(r, name, "F32", cs->has_rows ? cs->n_rows : cs->n, vocab, r->logits);
     for (uint32_t kind = 0; kind < N_KINDS; kind++)
         for (uint32_t l = 0; l < c->n_layers; l++) {
-            seen              *s = &r->seen[kind * c->n_layers + l];
+            seen               *s = &r->seen[kind * c->n_layers + l];
             const kvi_plan_row *row = &r->model->plan.rows[l];
             const size_t        entries = row->ratio ? r->session->n_tokens / row->ratio : 0;
 
             if (s->n_rows && kind == KVI_TAP_TOPK && cs->taps) {
                 snprintf(name, sizeof name, "%s.step%u.topk.%u", r->item->name, step, l);
-                write_topk(r, name, s, entries < row->select_entries ? entries : row->select_entries);
-            } else if (s->n_rows && kind != KVI_TAP_TOPK && cs->pre && !(kind == KVI_TAP_SCORE && entries == 0)) {
-                snprintf(name, sizeof name, "%s.step%u.pre.%s.%u", r->item->name, step, kind_names[kind], l);
+                write_topk(r, name, s,
+                           entries < row->select_entries ? entries : row->select_entries);
+            } else if (s->n_rows && kind != KVI_TAP_TOPK && cs->pre &&
+                       !(kind == KVI_TAP_SCORE && entries == 0)) {
+                snprintf(name, sizeof name, "%s.step%u.pre.%s.%u", r->item->name, step,
+                         kind_names[kind], l);
                 if (kind == KVI_TAP_ROUTER)
                     finish_router(r, l, s);
                 if (kind == KVI_TAP_SCORE)
@@ -177,8 +185,10 @@ static void write_entries(runner *r)
             uint8_t       *to = all + j * record;
 
             memcpy(to, main[b] + kvi_kv_main_row_off(o, row), o->main_row_bytes);
-            memcpy(to + o->main_row_bytes, index[b] + kvi_kv_index_values_off(o, row), o->index_value_bytes);
-            memcpy(to + o->main_row_bytes + o->index_value_bytes, index[b] + kvi_kv_index_scales_off(o, row),
+            memcpy(to + o->main_row_bytes, index[b] + kvi_kv_index_values_off(o, row),
+                   o->index_value_bytes);
+            memcpy(to + o->main_row_bytes + o->index_value_bytes,
+                   index[b] + kvi_kv_index_scales_off(o, row),
                    o->index_row_bytes - o->index_value_bytes);
         }
         snprintf(name, sizeof name, "%s.entries.%u", r->item->name, o->layer);
@@ -232,7 +242,8 @@ static void run_case(runner *r, uint32_t chunk)
         const int        tapped = cs->taps || cs->pre;
 
         kvi_session_set_reference(r->session,
-                                  (item->round_bf16 ? KVI_OP_ROUND_BF16 : 0u) | (item->act_quant ? KVI_OP_ACT_QUANT : 0u),
+                                  (item->round_bf16 ? KVI_OP_ROUND_BF16 : 0u) |
+                                      (item->act_quant ? KVI_OP_ACT_QUANT : 0u),
                                   tapped ? &tap : NULL);
         r->n_logits = 0;
         free(r->logits);
@@ -265,14 +276,16 @@ int main(int argc, char **argv)
         argc--;
     }
     if (argc < 4 || argc > 6) {
-        fprintf(stderr, "usage: run_cases [--pre] MODEL CASES.json OUT.safetensors [THREADS [CHUNK]]\n");
+        fprintf(stderr,
+                "usage: run_cases [--pre] MODEL CASES.json OUT.safetensors [THREADS [CHUNK]]\n");
         return 2;
     }
     if (cases_load(argv[2], &cases, text, sizeof text) != 0)
         die(argv[2], text);
     kvcsa_pool_params_default(&pp, sizeof pp);
     pp.n_threads = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 0;
-    if (kvcsa_model_open(argv[1], NULL, &r.model, &err) != KVCSA_OK || kvcsa_pool_create(&pp, &r.pool, &err) != KVCSA_OK)
+    if (kvcsa_model_open(argv[1], NULL, &r.model, &err) != KVCSA_OK ||
+        kvcsa_pool_create(&pp, &r.pool, &err) != KVCSA_OK)
         die(argv[1], err.text);
     n_seen = (size_t)N_KINDS * r.model->config.n_layers;
     if (!(r.seen = calloc(n_seen, sizeof *r.seen)) || !(r.out = st_create()))

@@ -1,4 +1,5 @@
-/* Every allocation may fail: the call says so, nothing leaks, and the session can go on from its documented state. */
+/* Every allocation may fail: the call says so, nothing leaks, and the session can go on from its
+ * documented state. */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -75,7 +76,8 @@ static void test_fault_pool_and_session_create(void **state)
     kvcsa_model_release(&h.model);
 }
 
-/* One run: first tokens, then more; fail the n-th allocation of the second part. Returns 1 if none failed. */
+/* One run: first tokens, then more; fail the n-th allocation of the second part. Returns 1 if none
+ * failed. */
 static int run_with_fault(host *h, uint64_t n, const int32_t *ids, const float *want)
 {
     float               before[T1_VOCAB], logits[T1_VOCAB];
@@ -110,7 +112,8 @@ static int run_with_fault(host *h, uint64_t n, const int32_t *ids, const float *
             host_logits(h->session, logits, T1_VOCAB);
             assert_memory_equal(logits, before, sizeof logits);
         }
-        assert_ok(kvcsa_pool_step(h->pool, &h->session, 1, NULL, NULL, &err)); /* the same call again goes on */
+        assert_ok(kvcsa_pool_step(h->pool, &h->session, 1, NULL, NULL,
+                                  &err)); /* the same call again goes on */
     }
     hit = fault_alloc_hit(&h->fa);
     fault_alloc_fail_at(&h->fa, 0);
@@ -122,11 +125,11 @@ static int run_with_fault(host *h, uint64_t n, const int32_t *ids, const float *
 
 static void test_fault_append_and_step(void **state)
 {
-    host     h = {.model = host_model(T1_DIR)};
-    int32_t  ids[N_FIRST + N_MORE];
-    float    want[T1_VOCAB];
-    uint64_t n = 1;
-    uint32_t runs = 0;
+    host           h = {.model = host_model(T1_DIR)};
+    int32_t        ids[N_FIRST + N_MORE];
+    float          want[T1_VOCAB];
+    uint64_t       n = 1;
+    uint32_t       runs = 0;
     kvcsa_pool    *pool = host_pool(1, 0);
     kvcsa_session *s = host_session(pool, h.model, 0);
 
@@ -164,7 +167,8 @@ static void test_fault_model_open_is_clean(void **state)
         st = kvcsa_model_open(T1_DIR, &p, &m, &err);
         hit = fault_alloc_hit(&fa);
         fault_alloc_fail_at(&fa, 0);
-        /* PCRE2 does without its JIT compiler if that finds no memory: then the model opens all the same */
+        /* PCRE2 does without its JIT compiler if that finds no memory: then the model opens all the
+         * same */
         if (st == KVCSA_OK) {
             assert_non_null(m);
         } else {
@@ -193,10 +197,10 @@ static size_t resident_pages(void)
 
 static void test_create_append_release_is_flat(void **state)
 {
-    host     h = {.model = host_model(T1_DIR)};
-    int32_t  ids[3];
-    size_t   baseline = 0, pages = 0;
-    size_t   early = 0;
+    host        h = {.model = host_model(T1_DIR)};
+    int32_t     ids[3];
+    size_t      baseline = 0, pages = 0;
+    size_t      early = 0;
     kvcsa_error err;
 
     (void)state;

@@ -23,7 +23,8 @@ static void test_version_is_the_headers(void **state)
     char text[32];
 
     (void)state;
-    snprintf(text, sizeof text, "%d.%d.%d", KVCSA_VERSION_MAJOR, KVCSA_VERSION_MINOR, KVCSA_VERSION_PATCH);
+    snprintf(text, sizeof text, "%d.%d.%d", KVCSA_VERSION_MAJOR, KVCSA_VERSION_MINOR,
+             KVCSA_VERSION_PATCH);
     assert_string_equal(kvcsa_version_string(), text);
     assert_int_equal(kvcsa_version_number(), KVCSA_VERSION_NUMBER);
     assert_string_equal(kvcsa_status_name(KVCSA_OK), "KVCSA_OK");
@@ -34,11 +35,11 @@ static void test_version_is_the_headers(void **state)
 static void test_released_config_costs_890_bytes_per_token(void **state)
 {
     static const uint64_t lengths[] = {1024, 4096, 16384, 131072, 1048576};
-    kvcsa_model     *m = open_plan("test/data/v41-flash-config.json");
-    kvcsa_cost       c = {.struct_size = sizeof c};
-    kvcsa_plan_row   r = {.struct_size = sizeof r};
-    kvcsa_model_info i = {.struct_size = sizeof i};
-    kvcsa_error      err;
+    kvcsa_model          *m = open_plan("test/data/v41-flash-config.json");
+    kvcsa_cost            c = {.struct_size = sizeof c};
+    kvcsa_plan_row        r = {.struct_size = sizeof r};
+    kvcsa_model_info      i = {.struct_size = sizeof i};
+    kvcsa_error           err;
 
     (void)state;
     assert_ok(kvcsa_model_get_info(m, &i, &err));
@@ -48,7 +49,8 @@ static void test_released_config_costs_890_bytes_per_token(void **state)
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         const uint64_t n = lengths[k];
         /* read at n >= 1024: every limit but the candidates' is met */
-        const uint64_t closed = 68 * (n * 5 / 2 + 4 * (n < 16384 ? n : 16384)) + 288 * (18 * 512 + 20 * 512) + 528 * 40 * 128;
+        const uint64_t closed = 68 * (n * 5 / 2 + 4 * (n < 16384 ? n : 16384)) +
+                                288 * (18 * 512 + 20 * 512) + 528 * 40 * 128;
 
         assert_ok(kvcsa_model_cost(m, n, &c, &err));
         assert_true(c.rate_bytes_per_token == 890.0f);
@@ -110,7 +112,8 @@ static void test_open_refuses_bad_calls(void **state)
     assert_null(m);
     assert_fails(kvcsa_model_open(T1_DIR, NULL, NULL, &err), KVCSA_ERR_ARG, "out is NULL");
     assert_int_equal(kvcsa_model_open(NULL, NULL, NULL, NULL), KVCSA_ERR_ARG);
-    assert_fails(kvcsa_model_open("no/such/folder", NULL, &m, &err), KVCSA_ERR_IO, "no/such/folder");
+    assert_fails(kvcsa_model_open("no/such/folder", NULL, &m, &err), KVCSA_ERR_IO,
+                 "no/such/folder");
     kvcsa_model_params_default(&p, sizeof p);
     p.flags = 64;
     assert_fails(kvcsa_model_open(T1_DIR, &p, &m, &err), KVCSA_ERR_UNSUPPORTED, "flags is 0x40");
@@ -120,31 +123,47 @@ static void test_open_refuses_bad_calls(void **state)
     p.block_tokens = 64;
     assert_ok(kvcsa_model_open(T1_DIR, &p, &m, &err));
     kvcsa_model_release(&m);
-    assert_fails(kvcsa_model_get_info(NULL, &(kvcsa_model_info){.struct_size = sizeof(kvcsa_model_info)}, &err), KVCSA_ERR_ARG,
-                 "model is NULL");
+    assert_fails(kvcsa_model_get_info(
+                     NULL, &(kvcsa_model_info){.struct_size = sizeof(kvcsa_model_info)}, &err),
+                 KVCSA_ERR_ARG, "model is NULL");
 }
 
 /* A broken copy of T1, and what opening it says. */
 typedef struct broken {
-    const char  *what;
-    void       (*break_it)(const checkpoint *c);
+    const char *what;
+    void (*break_it)(const checkpoint *c);
     kvcsa_status status;
     const char  *fragments[3];
 } broken;
 
-static void cut_shard(const checkpoint *c) { checkpoint_cut(c, "model-00002-of-00002.safetensors", 1546414); }
-static void drop_shard(const checkpoint *c) { checkpoint_drop(c, "model-00001-of-00002.safetensors"); }
-static void drop_tokenizer(const checkpoint *c) { checkpoint_drop(c, "tokenizer.json"); }
+static void cut_shard(const checkpoint *c)
+{
+    checkpoint_cut(c, "model-00002-of-00002.safetensors", 1546414);
+}
+static void drop_shard(const checkpoint *c)
+{
+    checkpoint_drop(c, "model-00001-of-00002.safetensors");
+}
+static void drop_tokenizer(const checkpoint *c)
+{
+    checkpoint_drop(c, "tokenizer.json");
+}
 static void other_architecture(const checkpoint *c)
 {
     checkpoint_edit_config(c, "architectures", "[\"LlamaForCausalLM\"]");
 }
-static void other_vocab(const checkpoint *c) { checkpoint_edit_config(c, "text_config/vocab_size", "544"); }
+static void other_vocab(const checkpoint *c)
+{
+    checkpoint_edit_config(c, "text_config/vocab_size", "544");
+}
 static void wrong_shape(const checkpoint *c)
 {
     checkpoint_edit_tensor(c, "layers.3.attn.q_norm.weight", "shape", "[64, 2]");
 }
-static void wrong_dtype(const checkpoint *c) { checkpoint_edit_tensor(c, "layers.3.attn.q_norm.weight", "dtype", "\"F16\""); }
+static void wrong_dtype(const checkpoint *c)
+{
+    checkpoint_edit_tensor(c, "layers.3.attn.q_norm.weight", "dtype", "\"F16\"");
+}
 
 static void test_broken_checkpoints_are_explained(void **state)
 {
@@ -152,7 +171,10 @@ static void test_broken_checkpoints_are_explained(void **state)
         {"cut in half", cut_shard, KVCSA_ERR_FORMAT, {"model-00002-of-00002.safetensors"}},
         {"shard missing", drop_shard, KVCSA_ERR_IO, {"model-00001-of-00002.safetensors"}},
         {"no tokenizer", drop_tokenizer, KVCSA_ERR_IO, {"tokenizer.json"}},
-        {"architecture", other_architecture, KVCSA_ERR_UNSUPPORTED, {"LlamaForCausalLM", "config.json"}},
+        {"architecture",
+         other_architecture,
+         KVCSA_ERR_UNSUPPORTED,
+         {"LlamaForCausalLM", "config.json"}},
         {"vocabulary", other_vocab, KVCSA_ERR_FORMAT, {"544", "512"}},
         {"shape", wrong_shape, KVCSA_ERR_FORMAT, {"layers.3.attn.q_norm.weight", "[128]"}},
         {"dtype", wrong_dtype, KVCSA_ERR_FORMAT, {"layers.3.attn.q_norm.weight", "F16", "BF16"}},
@@ -215,7 +237,8 @@ static void test_mapped_and_read_weights_are_equal(void **state)
 
 static void test_tokenize_and_back(void **state)
 {
-    static const char text[] = "In the beginning God created the heaven and the earth.\n\xff\xfe <think> \xe7\x9a\x84 12345";
+    static const char text[] = "In the beginning God created the heaven and the earth.\n\xff\xfe "
+                               "<think> \xe7\x9a\x84 12345";
     kvcsa_model      *m = host_model(TINY_DIR), *plan = open_plan(TINY_DIR);
     int32_t           ids[200], two[2];
     char              back[400];
@@ -226,7 +249,8 @@ static void test_tokenize_and_back(void **state)
     (void)state;
     assert_ok(kvcsa_model_tokenize(m, text, sizeof text - 1, 0, ids, 200, &n, &err));
     assert_true(n > 10 && n < 100);
-    assert_ok(kvcsa_model_tokenize(m, text, sizeof text - 1, 0, NULL, 0, &n2, &err)); /* count only */
+    assert_ok(
+        kvcsa_model_tokenize(m, text, sizeof text - 1, 0, NULL, 0, &n2, &err)); /* count only */
     assert_int_equal(n2, n);
     assert_ok(kvcsa_model_tokenize(m, text, sizeof text - 1, 0, two, 2, &n2, &err));
     assert_int_equal(n2, n);
@@ -244,11 +268,15 @@ static void test_tokenize_and_back(void **state)
     assert_int_equal(bytes, 7);
     assert_memory_equal(t, "<think>", 7);
     ids[0] = -3;
-    assert_fails(kvcsa_model_detokenize(m, ids, 1, back, sizeof back, &bytes, &err), KVCSA_ERR_ARG, "-3");
+    assert_fails(kvcsa_model_detokenize(m, ids, 1, back, sizeof back, &bytes, &err), KVCSA_ERR_ARG,
+                 "-3");
     assert_fails(kvcsa_model_token_text(m, 1536, &t, &bytes, &err), KVCSA_ERR_ARG, "1536");
-    assert_fails(kvcsa_model_tokenize(m, NULL, 3, 0, ids, 200, &n, &err), KVCSA_ERR_ARG, "text is NULL");
-    assert_fails(kvcsa_model_tokenize(m, "a", 1, 8, ids, 200, &n, &err), KVCSA_ERR_UNSUPPORTED, "0x8");
-    assert_fails(kvcsa_model_tokenize(plan, "a", 1, 0, ids, 200, &n, &err), KVCSA_ERR_UNSUPPORTED, "plan only");
+    assert_fails(kvcsa_model_tokenize(m, NULL, 3, 0, ids, 200, &n, &err), KVCSA_ERR_ARG,
+                 "text is NULL");
+    assert_fails(kvcsa_model_tokenize(m, "a", 1, 8, ids, 200, &n, &err), KVCSA_ERR_UNSUPPORTED,
+                 "0x8");
+    assert_fails(kvcsa_model_tokenize(plan, "a", 1, 0, ids, 200, &n, &err), KVCSA_ERR_UNSUPPORTED,
+                 "plan only");
     kvcsa_model_release(&m);
     kvcsa_model_release(&plan);
 }
@@ -268,23 +296,25 @@ static void test_chat_prompt(void **state)
     assert_int_equal(ids[n - 2], 1532); /* assistant */
     assert_int_equal(ids[n - 1], 1534); /* </think>: no reasoning */
     for (size_t i = 2; i < n - 2; i++)
-        assert_true(ids[i] != 1534);    /* the user's own "</think>" is plain text */
-    assert_int_equal(kvcsa_model_chat_prompt(m, &(kvcsa_message){"wizard", "x"}, 1, ids, 100, &n, &err), KVCSA_ERR_ARG);
+        assert_true(ids[i] != 1534); /* the user's own "</think>" is plain text */
+    assert_int_equal(
+        kvcsa_model_chat_prompt(m, &(kvcsa_message){"wizard", "x"}, 1, ids, 100, &n, &err),
+        KVCSA_ERR_ARG);
     assert_non_null(strstr(err.text, "wizard"));
     kvcsa_model_release(&m);
 }
 
 static void test_text_stream_holds_back_halves(void **state)
 {
-    static const char  *stops[] = {"STOP"};
-    static const char   text[] = "caf\xc3\xa9 ST STOP more";
-    kvcsa_model        *m = host_model(TINY_DIR);
-    kvcsa_text_stream  *s = NULL;
-    int32_t             ids[64], stopped = -1;
-    char                got[128] = "";
-    size_t              n = 0, bytes = 0;
-    const char         *t = NULL;
-    kvcsa_error         err;
+    static const char *stops[] = {"STOP"};
+    static const char  text[] = "caf\xc3\xa9 ST STOP more";
+    kvcsa_model       *m = host_model(TINY_DIR);
+    kvcsa_text_stream *s = NULL;
+    int32_t            ids[64], stopped = -1;
+    char               got[128] = "";
+    size_t             n = 0, bytes = 0;
+    const char        *t = NULL;
+    kvcsa_error        err;
 
     (void)state;
     assert_ok(kvcsa_model_tokenize(m, text, sizeof text - 1, 0, ids, 64, &n, &err));
@@ -293,7 +323,8 @@ static void test_text_stream_holds_back_halves(void **state)
     for (size_t i = 0; i < n && stopped < 0; i++) {
         assert_ok(kvcsa_text_stream_push(s, ids[i], &t, &bytes, &stopped, &err));
         assert_int_equal(bytes, strlen(t));
-        assert_true(bytes == 0 || ((unsigned char)t[bytes - 1] != 0xc3)); /* never half of the e acute */
+        assert_true(bytes == 0 ||
+                    ((unsigned char)t[bytes - 1] != 0xc3)); /* never half of the e acute */
         strncat(got, t, sizeof got - strlen(got) - 1);
     }
     assert_int_equal(stopped, 0);
@@ -322,7 +353,8 @@ static const char *as_in_the_card(const char *text)
     return out;
 }
 
-/* The trained model writes what the reference implementation writes (data card of the model, T = 0). */
+/* The trained model writes what the reference implementation writes (data card of the model, T =
+ * 0). */
 static void test_tiny_greedy_continuations(void **state)
 {
     kvcsa_model *m = host_model(TINY_DIR);
@@ -336,7 +368,8 @@ static void test_tiny_greedy_continuations(void **state)
         char           text[1000];
         size_t         n = 0, bytes = 0;
 
-        assert_ok(kvcsa_model_tokenize(m, tiny_samples[k].prompt, strlen(tiny_samples[k].prompt), 0, ids + 1, 100, &n, &err));
+        assert_ok(kvcsa_model_tokenize(m, tiny_samples[k].prompt, strlen(tiny_samples[k].prompt), 0,
+                                       ids + 1, 100, &n, &err));
         host_run(pool, s, ids, n + 1, NULL);
         for (int i = 0; i < 70; i++) {
             assert_ok(kvcsa_session_sample(s, NULL, &ids[i], &err));

@@ -166,7 +166,8 @@ static void test_struct_sizes_are_checked(void **state)
     assert_int_equal(kvcsa_pool_create(&pp, &pool, &err), KVCSA_ERR_UNSUPPORTED);
     kvcsa_pool_params_default(&pp, sizeof pp);
     half.alloc = (void *(*)(void *, size_t, size_t))0;
-    half.free = (void (*)(void *, void *, size_t, size_t))(void (*)(void))test_struct_sizes_are_checked;
+    half.free =
+        (void (*)(void *, void *, size_t, size_t))(void (*)(void))test_struct_sizes_are_checked;
     pp.allocator = &half;
     assert_arg(kvcsa_pool_create(&pp, &pool, &err));
     assert_null(pool);

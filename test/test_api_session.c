@@ -7,7 +7,8 @@
 
 #define N 150 /* crosses windows, ratio-2 pairs, top-k, candidates and a block boundary */
 
-/* The thread sanitizer is some 40 times slower, and looks for races, not for bits: fewer repetitions under it. */
+/* The thread sanitizer is some 40 times slower, and looks for races, not for bits: fewer
+ * repetitions under it. */
 #ifdef __SANITIZE_THREAD__
 #define REPEAT(n) (1 + (n) / 20)
 #else
@@ -16,7 +17,8 @@
 
 /* ------------------------------------------------------------------ batch invariance */
 
-static void run_alone(uint32_t threads, uint32_t chunk, const int32_t *ids, size_t n, host_rows *rows)
+static void run_alone(uint32_t threads, uint32_t chunk, const int32_t *ids, size_t n,
+                      host_rows *rows)
 {
     kvcsa_model   *m = host_model(T1_DIR);
     kvcsa_pool    *pool = host_pool(threads, 0);
@@ -55,11 +57,11 @@ static void test_session_bits_do_not_depend_on_threads_or_chunks(void **state)
 /* Random appends and random row limits instead of chunk sizes. */
 static void test_session_bits_do_not_depend_on_appends_or_limits(void **state)
 {
-    int32_t        ids[N];
-    host_rows      want = host_rows_make(N, T1_VOCAB);
-    kvcsa_model   *m = host_model(T1_DIR);
-    kvcsa_pool    *pool = host_pool(2, 0);
-    kvcsa_error    err;
+    int32_t      ids[N];
+    host_rows    want = host_rows_make(N, T1_VOCAB);
+    kvcsa_model *m = host_model(T1_DIR);
+    kvcsa_pool  *pool = host_pool(2, 0);
+    kvcsa_error  err;
 
     (void)state;
     host_tokens(ids, N, 2);
@@ -142,14 +144,14 @@ static void test_session_bits_do_not_depend_on_the_executor(void **state)
 static void test_session_several_in_one_step_equal_their_solo_runs(void **state)
 {
     enum { K = 4 };
-    int32_t        ids[K][N];
-    host_rows      want[K], got[K];
-    kvcsa_model   *m = host_model(T1_DIR);
-    kvcsa_pool    *pool = host_pool(2, 0);
-    kvcsa_session *s[K];
-    kvcsa_step_result res[K];
+    int32_t             ids[K][N];
+    host_rows           want[K], got[K];
+    kvcsa_model        *m = host_model(T1_DIR);
+    kvcsa_pool         *pool = host_pool(2, 0);
+    kvcsa_session      *s[K];
+    kvcsa_step_result   res[K];
     kvcsa_append_params ap;
-    kvcsa_error    err;
+    kvcsa_error         err;
 
     (void)state;
     kvcsa_append_params_default(&ap, sizeof ap);
@@ -169,7 +171,8 @@ static void test_session_several_in_one_step_equal_their_solo_runs(void **state)
         assert_int_equal(res[k].n_computed, N - 7 * k);
         assert_int_equal(res[k].n_queued, 0);
         assert_int_equal(res[k].error.status, KVCSA_OK);
-        assert_memory_equal(got[k].data, want[k].data, (size_t)(N - 7 * k) * T1_VOCAB * sizeof(float));
+        assert_memory_equal(got[k].data, want[k].data,
+                            (size_t)(N - 7 * k) * T1_VOCAB * sizeof(float));
         kvcsa_session_release(&s[k]);
         free(want[k].data);
         free(got[k].data);
@@ -239,20 +242,28 @@ static void test_append_refuses_bad_calls_and_changes_nothing(void **state)
     kvcsa_error         err;
 
     (void)state;
-    assert_fails(kvcsa_session_append(NULL, good, 3, NULL, NULL, &err), KVCSA_ERR_ARG, "session is NULL");
-    assert_fails(kvcsa_session_append(s, NULL, 3, NULL, &pos, &err), KVCSA_ERR_ARG, "tokens is NULL");
+    assert_fails(kvcsa_session_append(NULL, good, 3, NULL, NULL, &err), KVCSA_ERR_ARG,
+                 "session is NULL");
+    assert_fails(kvcsa_session_append(s, NULL, 3, NULL, &pos, &err), KVCSA_ERR_ARG,
+                 "tokens is NULL");
     assert_int_equal(pos, 0);
-    assert_fails(kvcsa_session_append(s, good, 0, NULL, NULL, &err), KVCSA_ERR_ARG, "n_tokens is 0");
-    assert_fails(kvcsa_session_append(s, low, 2, NULL, NULL, &err), KVCSA_ERR_ARG, "tokens[1] is -1, must be in 0..511");
-    assert_fails(kvcsa_session_append(s, high, 2, NULL, NULL, &err), KVCSA_ERR_ARG, "tokens[1] is 512");
+    assert_fails(kvcsa_session_append(s, good, 0, NULL, NULL, &err), KVCSA_ERR_ARG,
+                 "n_tokens is 0");
+    assert_fails(kvcsa_session_append(s, low, 2, NULL, NULL, &err), KVCSA_ERR_ARG,
+                 "tokens[1] is -1, must be in 0..511");
+    assert_fails(kvcsa_session_append(s, high, 2, NULL, NULL, &err), KVCSA_ERR_ARG,
+                 "tokens[1] is 512");
     assert_fails(kvcsa_session_append(s, image, 1, NULL, NULL, &err), KVCSA_ERR_ARG, "image token");
-    assert_fails(kvcsa_session_append(s, good, 16385, NULL, NULL, &err), KVCSA_ERR_LIMIT, "context limit is 16384");
-    assert_fails(kvcsa_session_append(s, good, SIZE_MAX, NULL, NULL, &err), KVCSA_ERR_LIMIT, "16384");
+    assert_fails(kvcsa_session_append(s, good, 16385, NULL, NULL, &err), KVCSA_ERR_LIMIT,
+                 "context limit is 16384");
+    assert_fails(kvcsa_session_append(s, good, SIZE_MAX, NULL, NULL, &err), KVCSA_ERR_LIMIT,
+                 "16384");
     kvcsa_append_params_default(&p, sizeof p);
     p.logits = 9;
     assert_fails(kvcsa_session_append(s, good, 3, &p, NULL, &err), KVCSA_ERR_ARG, "logits is 9");
     p.logits = KVCSA_LOGITS_ALL;
-    assert_fails(kvcsa_session_append(s, good, 3, &p, NULL, &err), KVCSA_ERR_ARG, "on_logits is NULL");
+    assert_fails(kvcsa_session_append(s, good, 3, &p, NULL, &err), KVCSA_ERR_ARG,
+                 "on_logits is NULL");
     p.on_logits = host_rows_take;
     p.logits = KVCSA_LOGITS_ROWS;
     p.n_rows = 2;
@@ -322,7 +333,8 @@ static void test_logits_of_chosen_rows(void **state)
     host_step(pool, s);
     assert_int_equal(some.n, 3);
     for (int i = 0; i < 3; i++)
-        assert_memory_equal(some.data + (size_t)i * T1_VOCAB, all.data + rows[i] * T1_VOCAB, sizeof last);
+        assert_memory_equal(some.data + (size_t)i * T1_VOCAB, all.data + rows[i] * T1_VOCAB,
+                            sizeof last);
     host_logits(s, last, T1_VOCAB); /* the last row is there although it was not asked for */
     assert_memory_equal(last, all.data + 99 * T1_VOCAB, sizeof last);
     kvcsa_append_params_default(&p, sizeof p);
@@ -353,7 +365,8 @@ static void test_tokens_and_length(void **state)
 
     (void)state;
     host_tokens(ids, 40, 6);
-    assert_fails(kvcsa_session_get_logits(s, logits, T1_VOCAB, &err), KVCSA_ERR_ARG, "the session is empty");
+    assert_fails(kvcsa_session_get_logits(s, logits, T1_VOCAB, &err), KVCSA_ERR_ARG,
+                 "the session is empty");
     assert_int_equal(kvcsa_session_length(NULL), 0);
     assert_ok(kvcsa_session_append(s, ids, 40, NULL, NULL, &err));
     assert_int_equal(kvcsa_session_length(s), 0); /* queued is not committed */
@@ -392,7 +405,8 @@ static void test_budget_exhausted_leaves_the_session_unchanged(void **state)
     host_tokens(ids, 400, 7);
     run_alone(1, 0, ids, N, &want);
     assert_ok(kvcsa_model_cost(m, 0, &cost, &err));
-    pool = host_pool(1, cost.const_bytes + cost.pending_bytes + 2 * cost.block_bytes); /* room for 256 tokens */
+    pool = host_pool(1, cost.const_bytes + cost.pending_bytes +
+                            2 * cost.block_bytes); /* room for 256 tokens */
     s = host_session(pool, m, 0);
     host_run(pool, s, ids, 140, NULL);
     host_logits(s, before, T1_VOCAB);
@@ -438,8 +452,8 @@ static void test_budget_counts_bytes_exactly(void **state)
     assert_ok(kvcsa_pool_get_stats(pool, &ps, &err));
     assert_ok(kvcsa_session_get_stats(s, &ss, &err));
     assert_ok(kvcsa_model_cost(m, 300, &cost, &err));
-    assert_int_equal(cost.block_bytes, 22528);              /* oracle/README: 176 B per token */
-    assert_int_equal(cost.const_bytes, 10 * 16 * 99);       /* 10 layers, window 16, 96 + 3 bytes */
+    assert_int_equal(cost.block_bytes, 22528);        /* oracle/README: 176 B per token */
+    assert_int_equal(cost.const_bytes, 10 * 16 * 99); /* 10 layers, window 16, 96 + 3 bytes */
     assert_int_equal(ss.n_blocks, 3);
     assert_int_equal(ss.n_entries, 150 + 150 + 300);
     assert_int_equal(ss.entry_bytes, 300 * 176);
@@ -456,14 +470,14 @@ static void test_budget_counts_bytes_exactly(void **state)
 
 static void test_pool_serves_two_models(void **state)
 {
-    kvcsa_model   *t1 = host_model(T1_DIR), *tiny = host_model(TINY_DIR);
-    kvcsa_pool    *pool = host_pool(2, 0), *other = host_pool(1, 0);
-    kvcsa_session *s[2] = {host_session(pool, t1, 16), host_session(pool, tiny, 16)};
-    kvcsa_session *alone = host_session(other, tiny, 0);
+    kvcsa_model      *t1 = host_model(T1_DIR), *tiny = host_model(TINY_DIR);
+    kvcsa_pool       *pool = host_pool(2, 0), *other = host_pool(1, 0);
+    kvcsa_session    *s[2] = {host_session(pool, t1, 16), host_session(pool, tiny, 16)};
+    kvcsa_session    *alone = host_session(other, tiny, 0);
     kvcsa_step_result res[2];
-    int32_t        ids[N];
-    float          a[1536], b[1536];
-    kvcsa_error    err;
+    int32_t           ids[N];
+    float             a[1536], b[1536];
+    kvcsa_error       err;
 
     (void)state;
     host_tokens(ids, N, 11);
@@ -489,7 +503,7 @@ static void test_pool_serves_two_models(void **state)
 /* ------------------------------------------------------------------ cancel, limits, busy */
 
 typedef struct stopper {
-    uint32_t left;    /* calls until it says stop */
+    uint32_t left; /* calls until it says stop */
     uint32_t calls;
     uint64_t max_done;
 } stopper;
@@ -507,13 +521,13 @@ static int32_t stop_after(void *user, kvcsa_session *session, uint64_t n_done, u
 
 static void test_cancel_anywhere_restores_the_session(void **state)
 {
-    int32_t        ids[N];
-    host_rows      want = host_rows_make(N, T1_VOCAB);
-    kvcsa_model   *m = host_model(T1_DIR);
-    kvcsa_pool    *pool = host_pool(2, 0);
-    float          before[T1_VOCAB], after[T1_VOCAB];
-    uint32_t       cancelled = 0;
-    kvcsa_error    err;
+    int32_t      ids[N];
+    host_rows    want = host_rows_make(N, T1_VOCAB);
+    kvcsa_model *m = host_model(T1_DIR);
+    kvcsa_pool  *pool = host_pool(2, 0);
+    float        before[T1_VOCAB], after[T1_VOCAB];
+    uint32_t     cancelled = 0;
+    kvcsa_error  err;
 
     (void)state;
     host_tokens(ids, N, 12);
@@ -553,7 +567,8 @@ static void test_cancel_anywhere_restores_the_session(void **state)
         assert_memory_equal(after, want.data + (N - 1) * T1_VOCAB, sizeof after);
         kvcsa_session_release(&s);
     }
-    assert_true(cancelled >= REPEAT(20)); /* 8 chunks of 10 layers: most of these points are inside */
+    assert_true(cancelled >=
+                REPEAT(20)); /* 8 chunks of 10 layers: most of these points are inside */
     host_pool_is_idle(pool);
     kvcsa_pool_release(&pool);
     kvcsa_model_release(&m);
@@ -609,8 +624,10 @@ static void test_step_limits(void **state)
     assert_ok(kvcsa_pool_step(pool, &s, 1, NULL, &res, &err));
     assert_int_equal(res.n_computed, N - 21);
     assert_ok(kvcsa_pool_step(pool, NULL, 0, NULL, NULL, &err));
-    assert_fails(kvcsa_pool_step(pool, NULL, 1, NULL, NULL, &err), KVCSA_ERR_ARG, "sessions is NULL");
-    assert_fails(kvcsa_pool_step(pool, &(kvcsa_session *){NULL}, 1, NULL, NULL, &err), KVCSA_ERR_ARG, "sessions[0] is NULL");
+    assert_fails(kvcsa_pool_step(pool, NULL, 1, NULL, NULL, &err), KVCSA_ERR_ARG,
+                 "sessions is NULL");
+    assert_fails(kvcsa_pool_step(pool, &(kvcsa_session *){NULL}, 1, NULL, NULL, &err),
+                 KVCSA_ERR_ARG, "sessions[0] is NULL");
     kvcsa_session_release(&s);
     kvcsa_pool_release(&pool);
     kvcsa_model_release(&m);
@@ -619,10 +636,10 @@ static void test_step_limits(void **state)
 /* A second caller while a step is inside. */
 static int32_t poke(void *user, kvcsa_session *session, uint64_t n_done, uint64_t n_queued)
 {
-    const int32_t id = 5;
-    float         logits[T1_VOCAB];
-    size_t        n;
-    kvcsa_error   err;
+    const int32_t       id = 5;
+    float               logits[T1_VOCAB];
+    size_t              n;
+    kvcsa_error         err;
     kvcsa_session_stats st = {.struct_size = sizeof st};
 
     (void)n_done;
@@ -631,7 +648,8 @@ static int32_t poke(void *user, kvcsa_session *session, uint64_t n_done, uint64_
         return 0;
     *(int *)user = 1;
     assert_fails(kvcsa_session_append(session, &id, 1, NULL, NULL, &err), KVCSA_ERR_BUSY, "inside");
-    assert_fails(kvcsa_session_get_logits(session, logits, T1_VOCAB, &err), KVCSA_ERR_BUSY, "inside");
+    assert_fails(kvcsa_session_get_logits(session, logits, T1_VOCAB, &err), KVCSA_ERR_BUSY,
+                 "inside");
     assert_fails(kvcsa_session_get_tokens(session, 0, NULL, 0, &n, &err), KVCSA_ERR_BUSY, "inside");
     assert_fails(kvcsa_session_get_stats(session, &st, &err), KVCSA_ERR_BUSY, "inside");
     return 0;
@@ -697,12 +715,12 @@ static void test_children_keep_their_parents(void **state)
 
 static void test_create_refuses_bad_calls(void **state)
 {
-    kvcsa_model          *m = host_model(T1_DIR), *plan = NULL;
-    kvcsa_pool           *pool = host_pool(1, 0);
-    kvcsa_session        *s = (kvcsa_session *)1;
-    kvcsa_session_params  sp;
-    kvcsa_model_params    mp;
-    kvcsa_error           err;
+    kvcsa_model         *m = host_model(T1_DIR), *plan = NULL;
+    kvcsa_pool          *pool = host_pool(1, 0);
+    kvcsa_session       *s = (kvcsa_session *)1;
+    kvcsa_session_params sp;
+    kvcsa_model_params   mp;
+    kvcsa_error          err;
 
     (void)state;
     assert_fails(kvcsa_session_create(NULL, m, NULL, &s, &err), KVCSA_ERR_ARG, "pool is NULL");
@@ -715,14 +733,16 @@ static void test_create_refuses_bad_calls(void **state)
     kvcsa_model_params_default(&mp, sizeof mp);
     mp.flags = KVCSA_MODEL_PLAN_ONLY;
     assert_ok(kvcsa_model_open(T1_DIR, &mp, &plan, &err));
-    assert_fails(kvcsa_session_create(pool, plan, NULL, &s, &err), KVCSA_ERR_UNSUPPORTED, "plan only");
+    assert_fails(kvcsa_session_create(pool, plan, NULL, &s, &err), KVCSA_ERR_UNSUPPORTED,
+                 "plan only");
     host_pool_is_idle(pool);
     kvcsa_pool_release(&pool);
     kvcsa_model_release(&m);
     kvcsa_model_release(&plan);
 }
 
-/* A newer caller's longer struct: zero beyond what we know is fine, anything else is refused, not ignored. */
+/* A newer caller's longer struct: zero beyond what we know is fine, anything else is refused, not
+ * ignored. */
 static void test_params_of_a_newer_caller(void **state)
 {
     struct newer {

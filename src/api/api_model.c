@@ -17,7 +17,8 @@ void kvcsa_model_params_default(kvcsa_model_params *params, size_t struct_size)
     kvi_params_default(params, struct_size, &default_model_params, sizeof default_model_params);
 }
 
-kvcsa_status kvcsa_model_open(const char *path, const kvcsa_model_params *params, kvcsa_model **out, kvcsa_error *err)
+kvcsa_status kvcsa_model_open(const char *path, const kvcsa_model_params *params, kvcsa_model **out,
+                              kvcsa_error *err)
 {
     kvcsa_model_params p = default_model_params;
     kvcsa_status       st;
@@ -41,7 +42,8 @@ void kvcsa_model_release(kvcsa_model **model)
     *model = NULL;
 }
 
-kvcsa_status kvcsa_model_get_info(const kvcsa_model *model, kvcsa_model_info *info, kvcsa_error *err)
+kvcsa_status kvcsa_model_get_info(const kvcsa_model *model, kvcsa_model_info *info,
+                                  kvcsa_error *err)
 {
     kvcsa_model_info i = {.struct_size = sizeof i};
 
@@ -67,7 +69,8 @@ kvcsa_status kvcsa_model_get_info(const kvcsa_model *model, kvcsa_model_info *in
     return KVI_EXPORT(i, info, "kvcsa_model_info", err);
 }
 
-kvcsa_status kvcsa_model_plan_row(const kvcsa_model *model, uint32_t layer, kvcsa_plan_row *row, kvcsa_error *err)
+kvcsa_status kvcsa_model_plan_row(const kvcsa_model *model, uint32_t layer, kvcsa_plan_row *row,
+                                  kvcsa_error *err)
 {
     kvcsa_plan_row r = {.struct_size = sizeof r};
 
@@ -75,12 +78,14 @@ kvcsa_status kvcsa_model_plan_row(const kvcsa_model *model, uint32_t layer, kvcs
     KVI_REQUIRE(model, err);
     KVI_REQUIRE(row, err);
     if (layer >= model->plan.n_layers)
-        return kvi_fail(err, KVCSA_ERR_ARG, "layer is %u, must be below %u", layer, model->plan.n_layers);
+        return kvi_fail(err, KVCSA_ERR_ARG, "layer is %u, must be below %u", layer,
+                        model->plan.n_layers);
     kvi_plan_public_row(&model->plan, layer, &r);
     return KVI_EXPORT(r, row, "kvcsa_plan_row", err);
 }
 
-kvcsa_status kvcsa_model_cost(const kvcsa_model *model, uint64_t n_tokens, kvcsa_cost *cost, kvcsa_error *err)
+kvcsa_status kvcsa_model_cost(const kvcsa_model *model, uint64_t n_tokens, kvcsa_cost *cost,
+                              kvcsa_error *err)
 {
     kvcsa_cost c = {.struct_size = sizeof c};
 
@@ -88,8 +93,8 @@ kvcsa_status kvcsa_model_cost(const kvcsa_model *model, uint64_t n_tokens, kvcsa
     KVI_REQUIRE(model, err);
     KVI_REQUIRE(cost, err);
     if (n_tokens > model->plan.max_tokens)
-        return kvi_fail(err, KVCSA_ERR_LIMIT, "n_tokens is %llu, the context limit is %llu", (unsigned long long)n_tokens,
-                        (unsigned long long)model->plan.max_tokens);
+        return kvi_fail(err, KVCSA_ERR_LIMIT, "n_tokens is %llu, the context limit is %llu",
+                        (unsigned long long)n_tokens, (unsigned long long)model->plan.max_tokens);
     kvi_plan_cost(&model->plan, n_tokens, &c);
     return KVI_EXPORT(c, cost, "kvcsa_cost", err);
 }
@@ -97,12 +102,14 @@ kvcsa_status kvcsa_model_cost(const kvcsa_model *model, uint64_t n_tokens, kvcsa
 static kvcsa_status need_tokenizer(const kvcsa_model *model, kvcsa_error *err)
 {
     if (!model->tokenizer)
-        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "the model was opened for its plan only, it has no tokenizer");
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
+                        "the model was opened for its plan only, it has no tokenizer");
     return KVCSA_OK;
 }
 
-kvcsa_status kvcsa_model_tokenize(const kvcsa_model *model, const char *text, size_t n_bytes, uint32_t flags, int32_t *ids,
-                                  size_t cap, size_t *n_ids, kvcsa_error *err)
+kvcsa_status kvcsa_model_tokenize(const kvcsa_model *model, const char *text, size_t n_bytes,
+                                  uint32_t flags, int32_t *ids, size_t cap, size_t *n_ids,
+                                  kvcsa_error *err)
 {
     kvcsa_status st;
 
@@ -121,14 +128,17 @@ kvcsa_status kvcsa_model_tokenize(const kvcsa_model *model, const char *text, si
     return kvi_tokenizer_encode(model->tokenizer, text, n_bytes, flags, ids, cap, n_ids, err);
 }
 
-static kvcsa_status token_bytes(const kvcsa_model *model, int32_t id, const uint8_t **bytes, size_t *n, kvcsa_error *err)
+static kvcsa_status token_bytes(const kvcsa_model *model, int32_t id, const uint8_t **bytes,
+                                size_t *n, kvcsa_error *err)
 {
     if (!kvi_tokenizer_bytes(model->tokenizer, id, bytes, n))
-        return kvi_fail(err, KVCSA_ERR_ARG, "token id is %d, must be in 0..%u", id, kvi_tokenizer_size(model->tokenizer) - 1);
+        return kvi_fail(err, KVCSA_ERR_ARG, "token id is %d, must be in 0..%u", id,
+                        kvi_tokenizer_size(model->tokenizer) - 1);
     return KVCSA_OK;
 }
 
-kvcsa_status kvcsa_model_token_text(const kvcsa_model *model, int32_t id, const char **text, size_t *n_bytes, kvcsa_error *err)
+kvcsa_status kvcsa_model_token_text(const kvcsa_model *model, int32_t id, const char **text,
+                                    size_t *n_bytes, kvcsa_error *err)
 {
     const uint8_t *bytes = NULL;
     size_t         n = 0;
@@ -140,15 +150,16 @@ kvcsa_status kvcsa_model_token_text(const kvcsa_model *model, int32_t id, const 
     KVI_REQUIRE(n_bytes, err);
     *n_bytes = 0;
     KVI_REQUIRE(model, err);
-    if ((st = need_tokenizer(model, err)) != KVCSA_OK || (st = token_bytes(model, id, &bytes, &n, err)) != KVCSA_OK)
+    if ((st = need_tokenizer(model, err)) != KVCSA_OK ||
+        (st = token_bytes(model, id, &bytes, &n, err)) != KVCSA_OK)
         return st;
     *text = (const char *)bytes;
     *n_bytes = n;
     return KVCSA_OK;
 }
 
-kvcsa_status kvcsa_model_detokenize(const kvcsa_model *model, const int32_t *ids, size_t n_ids, char *text, size_t cap,
-                                    size_t *n_bytes, kvcsa_error *err)
+kvcsa_status kvcsa_model_detokenize(const kvcsa_model *model, const int32_t *ids, size_t n_ids,
+                                    char *text, size_t cap, size_t *n_bytes, kvcsa_error *err)
 {
     size_t       total = 0;
     kvcsa_status st;
@@ -183,8 +194,9 @@ kvcsa_status kvcsa_model_detokenize(const kvcsa_model *model, const int32_t *ids
     return KVCSA_OK;
 }
 
-kvcsa_status kvcsa_model_chat_prompt(const kvcsa_model *model, const kvcsa_message *messages, size_t n_messages, int32_t *ids,
-                                     size_t cap, size_t *n_ids, kvcsa_error *err)
+kvcsa_status kvcsa_model_chat_prompt(const kvcsa_model *model, const kvcsa_message *messages,
+                                     size_t n_messages, int32_t *ids, size_t cap, size_t *n_ids,
+                                     kvcsa_error *err)
 {
     kvcsa_status st;
 
@@ -198,7 +210,8 @@ kvcsa_status kvcsa_model_chat_prompt(const kvcsa_model *model, const kvcsa_messa
         KVI_REQUIRE(ids, err);
     if ((st = need_tokenizer(model, err)) != KVCSA_OK)
         return st;
-    return kvi_prompt_chat(model->tokenizer, model->config.bos, model->config.eos, messages, n_messages, ids, cap, n_ids, err);
+    return kvi_prompt_chat(model->tokenizer, model->config.bos, model->config.eos, messages,
+                           n_messages, ids, cap, n_ids, err);
 }
 
 /* A stream keeps its model. */
@@ -207,8 +220,8 @@ struct kvcsa_text_stream {
     kvi_text_stream *stream;
 };
 
-kvcsa_status kvcsa_text_stream_create(kvcsa_model *model, const char *const *stops, size_t n_stops, kvcsa_text_stream **out,
-                                      kvcsa_error *err)
+kvcsa_status kvcsa_text_stream_create(kvcsa_model *model, const char *const *stops, size_t n_stops,
+                                      kvcsa_text_stream **out, kvcsa_error *err)
 {
     kvcsa_text_stream *s = NULL;
     kvcsa_status       st;
@@ -223,7 +236,8 @@ kvcsa_status kvcsa_text_stream_create(kvcsa_model *model, const char *const *sto
         return st;
     if (!(s = kvi_zalloc(&model->allocator, sizeof *s)))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "text stream of %zu bytes", sizeof *s);
-    st = kvi_text_stream_create(&model->allocator, model->tokenizer, stops, n_stops, &s->stream, err);
+    st = kvi_text_stream_create(&model->allocator, model->tokenizer, stops, n_stops, &s->stream,
+                                err);
     if (st != KVCSA_OK) {
         kvi_free(&model->allocator, s, sizeof *s);
         return st;
@@ -233,8 +247,8 @@ kvcsa_status kvcsa_text_stream_create(kvcsa_model *model, const char *const *sto
     return KVCSA_OK;
 }
 
-kvcsa_status kvcsa_text_stream_push(kvcsa_text_stream *stream, int32_t token, const char **text, size_t *n_bytes,
-                                    int32_t *stopped, kvcsa_error *err)
+kvcsa_status kvcsa_text_stream_push(kvcsa_text_stream *stream, int32_t token, const char **text,
+                                    size_t *n_bytes, int32_t *stopped, kvcsa_error *err)
 {
     kvi_error_clear(err);
     KVI_REQUIRE(stream, err);
@@ -244,7 +258,8 @@ kvcsa_status kvcsa_text_stream_push(kvcsa_text_stream *stream, int32_t token, co
     return kvi_text_stream_push(stream->stream, token, text, n_bytes, stopped, err);
 }
 
-kvcsa_status kvcsa_text_stream_finish(kvcsa_text_stream *stream, const char **text, size_t *n_bytes, kvcsa_error *err)
+kvcsa_status kvcsa_text_stream_finish(kvcsa_text_stream *stream, const char **text, size_t *n_bytes,
+                                      kvcsa_error *err)
 {
     kvi_error_clear(err);
     KVI_REQUIRE(stream, err);

@@ -62,7 +62,8 @@ void kvcsa_step_params_default(kvcsa_step_params *params, size_t struct_size)
 }
 
 kvcsa_status kvcsa_pool_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n_sessions,
-                             const kvcsa_step_params *params, kvcsa_step_result *results, kvcsa_error *err)
+                             const kvcsa_step_params *params, kvcsa_step_result *results,
+                             kvcsa_error *err)
 {
     kvcsa_step_params p = default_step_params;
     kvcsa_status      st;
@@ -72,7 +73,8 @@ kvcsa_status kvcsa_pool_step(kvcsa_pool *pool, kvcsa_session *const *sessions, s
     if (n_sessions)
         KVI_REQUIRE(sessions, err);
     if (n_sessions > UINT32_MAX)
-        return kvi_fail(err, KVCSA_ERR_ARG, "n_sessions is %zu, the limit is %u", n_sessions, UINT32_MAX);
+        return kvi_fail(err, KVCSA_ERR_ARG, "n_sessions is %zu, the limit is %u", n_sessions,
+                        UINT32_MAX);
     if ((st = KVI_IMPORT(p, params, "kvcsa_step_params", err)) != KVCSA_OK)
         return st;
     for (size_t i = 0; i < n_sessions; i++) {

@@ -9,9 +9,12 @@ KVI_NO_TAIL_PADDING(kvcsa_append_params, logits);
 KVI_NO_TAIL_PADDING(kvcsa_session_stats, n_computed_rows);
 KVI_NO_TAIL_PADDING(kvcsa_sampler_params, top_k);
 
-static const kvcsa_session_params default_session_params = {.struct_size = sizeof(kvcsa_session_params)};
-static const kvcsa_append_params  default_append_params = {.struct_size = sizeof(kvcsa_append_params)};
-static const kvcsa_sampler_params default_sampler_params = {.struct_size = sizeof(kvcsa_sampler_params)};
+static const kvcsa_session_params default_session_params = {.struct_size =
+                                                                sizeof(kvcsa_session_params)};
+static const kvcsa_append_params  default_append_params = {.struct_size =
+                                                               sizeof(kvcsa_append_params)};
+static const kvcsa_sampler_params default_sampler_params = {.struct_size =
+                                                                sizeof(kvcsa_sampler_params)};
 
 void kvcsa_session_params_default(kvcsa_session_params *params, size_t struct_size)
 {
@@ -28,8 +31,9 @@ void kvcsa_sampler_params_default(kvcsa_sampler_params *params, size_t struct_si
     kvi_params_default(params, struct_size, &default_sampler_params, sizeof default_sampler_params);
 }
 
-kvcsa_status kvcsa_session_create(kvcsa_pool *pool, kvcsa_model *model, const kvcsa_session_params *params,
-                                  kvcsa_session **out, kvcsa_error *err)
+kvcsa_status kvcsa_session_create(kvcsa_pool *pool, kvcsa_model *model,
+                                  const kvcsa_session_params *params, kvcsa_session **out,
+                                  kvcsa_error *err)
 {
     kvcsa_session_params p = default_session_params;
     kvcsa_status         st;
@@ -53,7 +57,8 @@ void kvcsa_session_release(kvcsa_session **session)
 }
 
 kvcsa_status kvcsa_session_append(kvcsa_session *session, const int32_t *tokens, size_t n_tokens,
-                                  const kvcsa_append_params *params, uint64_t *out_pos, kvcsa_error *err)
+                                  const kvcsa_append_params *params, uint64_t *out_pos,
+                                  kvcsa_error *err)
 {
     kvcsa_append_params p = default_append_params;
     kvcsa_status        st;
@@ -83,11 +88,13 @@ static kvcsa_status last_logits(const kvcsa_session *s, kvcsa_error *err)
 {
     if (!s->has_logits)
         return kvi_fail(err, KVCSA_ERR_ARG, "no logits: %s",
-                        s->n_tokens ? "the last append is unfinished or asked for none" : "the session is empty");
+                        s->n_tokens ? "the last append is unfinished or asked for none"
+                                    : "the session is empty");
     return KVCSA_OK;
 }
 
-kvcsa_status kvcsa_session_get_logits(kvcsa_session *session, float *logits, uint32_t n_vocab, kvcsa_error *err)
+kvcsa_status kvcsa_session_get_logits(kvcsa_session *session, float *logits, uint32_t n_vocab,
+                                      kvcsa_error *err)
 {
     kvcsa_status st;
 
@@ -95,7 +102,8 @@ kvcsa_status kvcsa_session_get_logits(kvcsa_session *session, float *logits, uin
     KVI_REQUIRE(session, err);
     KVI_REQUIRE(logits, err);
     if (n_vocab != session->model->config.vocab_size)
-        return kvi_fail(err, KVCSA_ERR_ARG, "n_vocab is %u, the model has %u", n_vocab, session->model->config.vocab_size);
+        return kvi_fail(err, KVCSA_ERR_ARG, "n_vocab is %u, the model has %u", n_vocab,
+                        session->model->config.vocab_size);
     if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
         return st;
     if ((st = last_logits(session, err)) == KVCSA_OK)
@@ -109,8 +117,8 @@ uint64_t kvcsa_session_length(const kvcsa_session *session)
     return session ? session->n_tokens : 0;
 }
 
-kvcsa_status kvcsa_session_get_tokens(kvcsa_session *session, uint64_t from, int32_t *tokens, size_t cap, size_t *n_tokens,
-                                      kvcsa_error *err)
+kvcsa_status kvcsa_session_get_tokens(kvcsa_session *session, uint64_t from, int32_t *tokens,
+                                      size_t cap, size_t *n_tokens, kvcsa_error *err)
 {
     kvcsa_status st;
 
@@ -123,8 +131,8 @@ kvcsa_status kvcsa_session_get_tokens(kvcsa_session *session, uint64_t from, int
     if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
         return st;
     if (from > session->n_tokens) {
-        st = kvi_fail(err, KVCSA_ERR_ARG, "from is %llu, the session holds %llu tokens", (unsigned long long)from,
-                      (unsigned long long)session->n_tokens);
+        st = kvi_fail(err, KVCSA_ERR_ARG, "from is %llu, the session holds %llu tokens",
+                      (unsigned long long)from, (unsigned long long)session->n_tokens);
     } else {
         *n_tokens = session->n_tokens - from;
         if (cap && *n_tokens)
@@ -135,7 +143,8 @@ kvcsa_status kvcsa_session_get_tokens(kvcsa_session *session, uint64_t from, int
     return st;
 }
 
-kvcsa_status kvcsa_session_get_stats(kvcsa_session *session, kvcsa_session_stats *stats, kvcsa_error *err)
+kvcsa_status kvcsa_session_get_stats(kvcsa_session *session, kvcsa_session_stats *stats,
+                                     kvcsa_error *err)
 {
     kvcsa_session_stats s = {.struct_size = sizeof s};
     kvcsa_status        st;
@@ -150,14 +159,16 @@ kvcsa_status kvcsa_session_get_stats(kvcsa_session *session, kvcsa_session_stats
     return KVI_EXPORT(s, stats, "kvcsa_session_stats", err);
 }
 
-static kvcsa_status import_sampler(kvcsa_sampler_params *ours, const kvcsa_sampler_params *theirs, kvcsa_error *err)
+static kvcsa_status import_sampler(kvcsa_sampler_params *ours, const kvcsa_sampler_params *theirs,
+                                   kvcsa_error *err)
 {
     *ours = default_sampler_params;
     return KVI_IMPORT(*ours, theirs, "kvcsa_sampler_params", err);
 }
 
-kvcsa_status kvcsa_sample_logits(const float *logits, uint32_t n_vocab, uint64_t position, const kvcsa_sampler_params *params,
-                                 int32_t *token, kvcsa_error *err)
+kvcsa_status kvcsa_sample_logits(const float *logits, uint32_t n_vocab, uint64_t position,
+                                 const kvcsa_sampler_params *params, int32_t *token,
+                                 kvcsa_error *err)
 {
     kvcsa_allocator      a;
     kvcsa_sampler_params p;
@@ -167,12 +178,14 @@ kvcsa_status kvcsa_sample_logits(const float *logits, uint32_t n_vocab, uint64_t
     KVI_REQUIRE(token, err);
     *token = 0;
     KVI_REQUIRE(logits, err);
-    if ((st = import_sampler(&p, params, err)) != KVCSA_OK || (st = kvi_allocator_import(NULL, &a, err)) != KVCSA_OK)
+    if ((st = import_sampler(&p, params, err)) != KVCSA_OK ||
+        (st = kvi_allocator_import(NULL, &a, err)) != KVCSA_OK)
         return st;
     return kvi_sample(&a, logits, n_vocab, position, &p, token, err);
 }
 
-kvcsa_status kvcsa_session_sample(kvcsa_session *session, const kvcsa_sampler_params *params, int32_t *token, kvcsa_error *err)
+kvcsa_status kvcsa_session_sample(kvcsa_session *session, const kvcsa_sampler_params *params,
+                                  int32_t *token, kvcsa_error *err)
 {
     kvcsa_sampler_params p;
     kvcsa_status         st;
@@ -181,11 +194,12 @@ kvcsa_status kvcsa_session_sample(kvcsa_session *session, const kvcsa_sampler_pa
     KVI_REQUIRE(token, err);
     *token = 0;
     KVI_REQUIRE(session, err);
-    if ((st = import_sampler(&p, params, err)) != KVCSA_OK || (st = kvi_session_enter(session, err)) != KVCSA_OK)
+    if ((st = import_sampler(&p, params, err)) != KVCSA_OK ||
+        (st = kvi_session_enter(session, err)) != KVCSA_OK)
         return st;
     if ((st = last_logits(session, err)) == KVCSA_OK)
-        st = kvi_sample(&session->allocator, session->logits, session->model->config.vocab_size, session->n_tokens, &p, token,
-                        err);
+        st = kvi_sample(&session->allocator, session->logits, session->model->config.vocab_size,
+                        session->n_tokens, &p, token, err);
     kvi_session_leave(session);
     return st;
 }

@@ -3,7 +3,8 @@
 #define STR2(x) #x
 #define STR(x) STR2(x)
 
-_Static_assert(KVCSA_VERSION_NUMBER == KVCSA_VERSION_MAJOR * 10000 + KVCSA_VERSION_MINOR * 100 + KVCSA_VERSION_PATCH,
+_Static_assert(KVCSA_VERSION_NUMBER ==
+                   KVCSA_VERSION_MAJOR * 10000 + KVCSA_VERSION_MINOR * 100 + KVCSA_VERSION_PATCH,
                "version number");
 _Static_assert(sizeof(kvcsa_error) == 256, "kvcsa_error is frozen");
 

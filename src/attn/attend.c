@@ -4,16 +4,31 @@
 
 kvcsa_status kvi_attend(const kvi_attend_view *v, kvcsa_error *err)
 {
-    const kvi_plan_row *row = v->row;
-    const kvi_attend_params p = {
-        .q = v->q, .out = v->out, .pos = v->pos, .ring = v->ring, .chunk = v->chunk, .sink = v->sink,
-        .ids = row->ratio ? v->ids : NULL, .entries = v->entries, .chunk_pos = v->pos[0], .floor = 0, .n_rows = v->n_rows,
-        .n_heads = v->n_heads, .width = v->width, .n_window = row->window_tokens, .row_bytes = row->window_bytes,
-        .k = row->ratio ? row->select_entries : 0, .scale = (float)(1.0 / sqrt((double)v->width)), .flags = v->exec.flags};
-    kvcsa_status st = v->exec.ops->attend(v->exec.dev, &p, err);
+    const kvi_plan_row     *row = v->row;
+    const kvi_attend_params p = {.q = v->q,
+                                 .out = v->out,
+                                 .pos = v->pos,
+                                 .ring = v->ring,
+                                 .chunk = v->chunk,
+                                 .sink = v->sink,
+                                 .ids = row->ratio ? v->ids : NULL,
+                                 .entries = v->entries,
+                                 .chunk_pos = v->pos[0],
+                                 .floor = 0,
+                                 .n_rows = v->n_rows,
+                                 .n_heads = v->n_heads,
+                                 .width = v->width,
+                                 .n_window = row->window_tokens,
+                                 .row_bytes = row->window_bytes,
+                                 .k = row->ratio ? row->select_entries : 0,
+                                 .scale = (float)(1.0 / sqrt((double)v->width)),
+                                 .flags = v->exec.flags};
+    kvcsa_status            st = v->exec.ops->attend(v->exec.dev, &p, err);
 
-    /* keys are values too, so the result still carries the keys' rotation: undo it at the query's position */
+    /* keys are values too, so the result still carries the keys' rotation: undo it at the query's
+     * position */
     if (st == KVCSA_OK)
-        st = kvi_exec_rope(&v->exec, &v->rotary, v->out, v->pos, v->n_rows, v->n_heads, v->width, 1, err);
+        st = kvi_exec_rope(&v->exec, &v->rotary, v->out, v->pos, v->n_rows, v->n_heads, v->width, 1,
+                           err);
     return st;
 }

@@ -4,7 +4,8 @@
 
 #include "backend/backend.h"
 
-/* For tests: sees the values in front of every rounding or ranking decision, and the decisions. Called from the running thread. */
+/* For tests: sees the values in front of every rounding or ranking decision, and the decisions.
+ * Called from the running thread. */
 enum {
     KVI_TAP_WINDOW = 0, /* f32 [rows, width] window rows in front of the quantiser */
     KVI_TAP_MAIN = 1,   /* latents in front of the quantiser */
@@ -14,7 +15,8 @@ enum {
     KVI_TAP_TOPK = 5    /* i32 [rows, select_entries] */
 };
 typedef struct kvi_tap {
-    void (*see)(void *user, uint32_t kind, uint32_t layer, const void *data, size_t n_rows, size_t width);
+    void (*see)(void *user, uint32_t kind, uint32_t layer, const void *data, size_t n_rows,
+                size_t width);
     void *user;
 } kvi_tap;
 
@@ -26,28 +28,43 @@ typedef struct kvi_exec {
     const kvi_tap         *tap;   /* NULL but in tests */
 } kvi_exec;
 
-static inline void kvi_exec_tap(const kvi_exec *e, uint32_t kind, const void *data, size_t n_rows, size_t width)
+static inline void kvi_exec_tap(const kvi_exec *e, uint32_t kind, const void *data, size_t n_rows,
+                                size_t width)
 {
     if (e->tap)
         e->tap->see(e->tap->user, kind, e->layer, data, n_rows, width);
 }
 
 /* y = W x for contiguous rows. */
-static inline kvcsa_status kvi_exec_linear(const kvi_exec *e, const kvi_matrix *w, const float *x, float *y, size_t n_rows,
-                                           uint32_t flags, kvcsa_error *err)
+static inline kvcsa_status kvi_exec_linear(const kvi_exec *e, const kvi_matrix *w, const float *x,
+                                           float *y, size_t n_rows, uint32_t flags,
+                                           kvcsa_error *err)
 {
-    const kvi_linear_params p = {
-        .w = w, .n_out = w->rows, .x = x, .y = y, .x_stride = w->cols, .y_stride = w->rows, .n_rows = n_rows, .flags = flags};
+    const kvi_linear_params p = {.w = w,
+                                 .n_out = w->rows,
+                                 .x = x,
+                                 .y = y,
+                                 .x_stride = w->cols,
+                                 .y_stride = w->rows,
+                                 .n_rows = n_rows,
+                                 .flags = flags};
 
     return e->ops->linear(e->dev, &p, err);
 }
 
 /* RMS norm of contiguous rows, in place. */
-static inline kvcsa_status kvi_exec_norm(const kvi_exec *e, const float *weight, float *x, size_t n_rows, uint32_t width,
-                                         float eps, kvcsa_error *err)
+static inline kvcsa_status kvi_exec_norm(const kvi_exec *e, const float *weight, float *x,
+                                         size_t n_rows, uint32_t width, float eps, kvcsa_error *err)
 {
-    const kvi_norm_params p = {.x = x, .y = x, .weight = weight, .x_stride = width, .y_stride = width, .n_rows = n_rows,
-                               .width = width, .eps = eps, .flags = e->flags};
+    const kvi_norm_params p = {.x = x,
+                               .y = x,
+                               .weight = weight,
+                               .x_stride = width,
+                               .y_stride = width,
+                               .n_rows = n_rows,
+                               .width = width,
+                               .eps = eps,
+                               .flags = e->flags};
 
     return e->ops->norm(e->dev, &p, err);
 }
@@ -59,12 +76,20 @@ typedef struct kvi_rotary {
 } kvi_rotary;
 
 /* Rotate contiguous rows of n_heads x width in place. */
-static inline kvcsa_status kvi_exec_rope(const kvi_exec *e, const kvi_rotary *r, float *x, const uint64_t *pos, size_t n_rows,
-                                         uint32_t n_heads, uint32_t width, uint32_t inverse, kvcsa_error *err)
+static inline kvcsa_status kvi_exec_rope(const kvi_exec *e, const kvi_rotary *r, float *x,
+                                         const uint64_t *pos, size_t n_rows, uint32_t n_heads,
+                                         uint32_t width, uint32_t inverse, kvcsa_error *err)
 {
-    const kvi_rope_params p = {.x = x, .freqs = r->freqs, .pos = pos, .row_stride = (size_t)n_heads * width,
-                               .n_rows = n_rows, .n_heads = n_heads, .width = width, .n_rotated = r->n_rotated,
-                               .inverse = inverse, .flags = e->flags};
+    const kvi_rope_params p = {.x = x,
+                               .freqs = r->freqs,
+                               .pos = pos,
+                               .row_stride = (size_t)n_heads * width,
+                               .n_rows = n_rows,
+                               .n_heads = n_heads,
+                               .width = width,
+                               .n_rotated = r->n_rotated,
+                               .inverse = inverse,
+                               .flags = e->flags};
 
     return e->ops->rope(e->dev, &p, err);
 }

@@ -13,21 +13,30 @@ typedef struct options {
 static const char *select_name(int32_t select)
 {
     switch (select) {
-    case KVCSA_SELECT_NONE: return "none";
-    case KVCSA_SELECT_OWN: return "own";
-    case KVCSA_SELECT_REINDEX: return "reindex";
-    case KVCSA_SELECT_INHERITED: return "inherited";
-    default: return "?";
+    case KVCSA_SELECT_NONE:
+        return "none";
+    case KVCSA_SELECT_OWN:
+        return "own";
+    case KVCSA_SELECT_REINDEX:
+        return "reindex";
+    case KVCSA_SELECT_INHERITED:
+        return "inherited";
+    default:
+        return "?";
     }
 }
 
 static const char *candidates_name(int32_t candidates)
 {
     switch (candidates) {
-    case KVCSA_CANDIDATES_NONE: return "none";
-    case KVCSA_CANDIDATES_SOURCE: return "source";
-    case KVCSA_CANDIDATES_CONSUMER: return "consumer";
-    default: return "?";
+    case KVCSA_CANDIDATES_NONE:
+        return "none";
+    case KVCSA_CANDIDATES_SOURCE:
+        return "source";
+    case KVCSA_CANDIDATES_CONSUMER:
+        return "consumer";
+    default:
+        return "?";
     }
 }
 
@@ -128,13 +137,21 @@ static int print_table(const kvcsa_model *model, const kvcsa_model_info *info)
 static json_t *row_json(const kvcsa_plan_row *r)
 {
     json_t *j = json_object();
-    const struct { const char *key; uint32_t v; } numbers[] = {
-        {"ratio", r->ratio}, {"entry_width", r->entry_width}, {"entry_bytes", r->entry_bytes},
-        {"index_heads", r->index_heads}, {"index_width", r->index_width},
-        {"index_bytes", r->index_bytes}, {"select_entries", r->select_entries},
+    const struct {
+        const char *key;
+        uint32_t    v;
+    } numbers[] = {
+        {"ratio", r->ratio},
+        {"entry_width", r->entry_width},
+        {"entry_bytes", r->entry_bytes},
+        {"index_heads", r->index_heads},
+        {"index_width", r->index_width},
+        {"index_bytes", r->index_bytes},
+        {"select_entries", r->select_entries},
         {"candidate_blocks", r->candidate_blocks},
         {"candidate_block_entries", r->candidate_block_entries},
-        {"window_tokens", r->window_tokens}, {"window_bytes", r->window_bytes},
+        {"window_tokens", r->window_tokens},
+        {"window_bytes", r->window_bytes},
         {"pending_bytes", r->pending_bytes},
     };
 
@@ -151,7 +168,8 @@ static json_t *row_json(const kvcsa_plan_row *r)
     return j;
 }
 
-static int print_json(const kvcsa_model *model, const kvcsa_model_info *info, const kvcsa_cost *cost)
+static int print_json(const kvcsa_model *model, const kvcsa_model_info *info,
+                      const kvcsa_cost *cost)
 {
     json_t        *root = json_object();
     json_t        *layers = json_array();

@@ -22,25 +22,25 @@ typedef struct options {
 } options;
 
 typedef struct run_state {
-    kvcsa_model         *model;
-    kvcsa_pool          *pool;
-    kvcsa_session       *session;
-    kvcsa_text_stream   *stream;
-    kvcsa_model_info     info;
-    cli_text             text;
-    cli_ids              ids;      /* prompt */
-    cli_text             out;      /* what was generated; kept for --json */
-    size_t               out_cap;
-    int                  line_open; /* what was shown last does not end its line */
-    int32_t             *made;     /* ids that were generated */
-    uint32_t             n_made;
-    uint32_t             n_steps;  /* tokens computed after the prompt */
-    int64_t              prefill_ns;
-    int64_t              decode_ns;
-    const char          *ended;    /* "eos", "stop", "limit", "context", "cancelled" */
-    kvcsa_cost           cost;
-    kvcsa_pool_stats     pool_stats;
-    kvcsa_session_stats  stats;
+    kvcsa_model        *model;
+    kvcsa_pool         *pool;
+    kvcsa_session      *session;
+    kvcsa_text_stream  *stream;
+    kvcsa_model_info    info;
+    cli_text            text;
+    cli_ids             ids; /* prompt */
+    cli_text            out; /* what was generated; kept for --json */
+    size_t              out_cap;
+    int                 line_open; /* what was shown last does not end its line */
+    int32_t            *made;      /* ids that were generated */
+    uint32_t            n_made;
+    uint32_t            n_steps; /* tokens computed after the prompt */
+    int64_t             prefill_ns;
+    int64_t             decode_ns;
+    const char         *ended; /* "eos", "stop", "limit", "context", "cancelled" */
+    kvcsa_cost          cost;
+    kvcsa_pool_stats    pool_stats;
+    kvcsa_session_stats stats;
 } run_state;
 
 static int read_options(int argc, char **argv, options *o)
@@ -291,8 +291,9 @@ static void print_end(const options *o, const run_state *r)
             cli_num(a, r->n_made), (double)r->decode_ns / 1e9, cli_rate(r->n_steps, r->decode_ns),
             r->ended);
     fprintf(stderr, "pool      %s in use of %s: %s in %llu blocks, %s of windows; ",
-            cli_bytes(a, r->pool_stats.used_bytes), o->budget ? cli_bytes(b, o->budget) : "no limit",
-            cli_bytes(c, r->stats.block_bytes), (unsigned long long)r->stats.n_blocks,
+            cli_bytes(a, r->pool_stats.used_bytes),
+            o->budget ? cli_bytes(b, o->budget) : "no limit", cli_bytes(c, r->stats.block_bytes),
+            (unsigned long long)r->stats.n_blocks,
             cli_bytes((char[CLI_NUM]){0}, r->pool_stats.window_bytes));
     fprintf(stderr, "%s tokens, %s entries\n", cli_num(a, r->stats.n_tokens),
             cli_num(b, r->stats.n_entries));
@@ -327,11 +328,11 @@ static int print_json(const run_state *r)
                   "used_bytes", (json_int_t)r->pool_stats.used_bytes, "window_bytes",
                   (json_int_t)r->pool_stats.window_bytes, "block_bytes",
                   (json_int_t)r->stats.block_bytes, "blocks", (json_int_t)r->stats.n_blocks));
-    json_object_set_new(
-        root, "session",
-        json_pack("{s:I,s:I,s:I,s:I}", "tokens", (json_int_t)r->stats.n_tokens, "entries",
-                  (json_int_t)r->stats.n_entries, "entry_bytes", (json_int_t)r->stats.entry_bytes,
-                  "workspace_bytes", (json_int_t)r->stats.workspace_bytes));
+    json_object_set_new(root, "session",
+                        json_pack("{s:I,s:I,s:I,s:I}", "tokens", (json_int_t)r->stats.n_tokens,
+                                  "entries", (json_int_t)r->stats.n_entries, "entry_bytes",
+                                  (json_int_t)r->stats.entry_bytes, "workspace_bytes",
+                                  (json_int_t)r->stats.workspace_bytes));
     return cli_json_print(root);
 }
 

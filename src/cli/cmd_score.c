@@ -18,7 +18,7 @@ typedef struct window {
     const int32_t *targets; /* [n]: the token that the row at position i predicts */
     size_t         n;
     size_t         seen;
-    double         nll;     /* nat */
+    double         nll; /* nat */
 } window;
 
 /* -log softmax(logits)[target] in double; rows come in order, each once. */
@@ -170,10 +170,10 @@ int cmd_score(int argc, char **argv)
 {
     options       o = {.context = 512};
     const cli_opt opts[] = {
-        {"-f", CLI_TEXT, &o.file},         {"--file", CLI_TEXT, &o.file},
+        {"-f", CLI_TEXT, &o.file},          {"--file", CLI_TEXT, &o.file},
         {"--context", CLI_U32, &o.context}, {"--threads", CLI_U32, &o.threads},
-        {"--limit", CLI_U32, &o.limit},    {"--json", CLI_FLAG, &o.json},
-        {"-q", CLI_FLAG, &o.quiet},        {"--quiet", CLI_FLAG, &o.quiet},
+        {"--limit", CLI_U32, &o.limit},     {"--json", CLI_FLAG, &o.json},
+        {"-q", CLI_FLAG, &o.quiet},         {"--quiet", CLI_FLAG, &o.quiet},
     };
     kvcsa_model     *model = NULL;
     kvcsa_model_info info;

@@ -62,8 +62,8 @@ int cmd_tokenize(int argc, char **argv)
     int           only_ids = 0;
     int           json = 0;
     const cli_opt opts[] = {
-        {"-p", CLI_TEXT, &prompt},        {"--prompt", CLI_TEXT, &prompt},
-        {"-f", CLI_TEXT, &file},          {"--file", CLI_TEXT, &file},
+        {"-p", CLI_TEXT, &prompt},         {"--prompt", CLI_TEXT, &prompt},
+        {"-f", CLI_TEXT, &file},           {"--file", CLI_TEXT, &file},
         {"--special", CLI_FLAG, &special}, {"--ids", CLI_FLAG, &only_ids},
         {"--json", CLI_FLAG, &json},
     };
@@ -82,9 +82,7 @@ int cmd_tokenize(int argc, char **argv)
         (rc = cli_open(path, 0, &model, &info)) == CLI_OK &&
         (rc = cli_tokenize(model, &text, special ? KVCSA_TOKENIZE_SPECIAL : 0, -1, &ids)) ==
             CLI_OK) {
-        rc = json       ? print_json(&ids, text.n)
-             : only_ids ? print_ids(&ids)
-                        : print_list(model, &ids);
+        rc = json ? print_json(&ids, text.n) : only_ids ? print_ids(&ids) : print_list(model, &ids);
     }
     kvcsa_model_release(&model);
     free(text.data);

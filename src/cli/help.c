@@ -20,7 +20,8 @@ static const char overview[] =
     "  kvcsa run examples/models/tiny -f examples/texts/moby-dick.txt -n 60\n"
     "  kvcsa plan examples/models/tiny\n"
     "\n"
-    "Text goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
+    "Text goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong "
+    "usage.\n";
 
 static const char run[] =
     "kvcsa run MODEL (-p TEXT | -f FILE) [options]\n"
@@ -110,7 +111,9 @@ static const char help[] = "kvcsa help [COMMAND]\n";
 
 const char *cli_help_text(const char *command)
 {
-    static const struct { const char *name, *text; } all[] = {
+    static const struct {
+        const char *name, *text;
+    } all[] = {
         {"run", run},   {"plan", plan},       {"tokenize", tokenize}, {"score", score},
         {"info", info}, {"version", version}, {"help", help},
     };

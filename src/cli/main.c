@@ -25,10 +25,14 @@ static int cmd_version(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    static const struct { const char *name; int (*run)(int, char **); } all[] = {
-        {"run", cmd_run},   {"plan", cmd_plan}, {"tokenize", cmd_tokenize}, {"score", cmd_score},
-        {"info", cmd_info}, {"help", cmd_help}, {"version", cmd_version},   {"--help", cmd_help},
-        {"-h", cmd_help},   {"--version", cmd_version},
+    static const struct {
+        const char *name;
+        int (*run)(int, char **);
+    } all[] = {
+        {"run", cmd_run},           {"plan", cmd_plan},   {"tokenize", cmd_tokenize},
+        {"score", cmd_score},       {"info", cmd_info},   {"help", cmd_help},
+        {"version", cmd_version},   {"--help", cmd_help}, {"-h", cmd_help},
+        {"--version", cmd_version},
     };
     const char *names[sizeof all / sizeof *all];
     const char *near;

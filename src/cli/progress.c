@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BAR_CELLS     30u
-#define REDRAW_NS     100000000   /* ten times a second is smooth enough */
-#define LINE_EVERY_NS 5000000000  /* where nothing can be redrawn */
+#define BAR_CELLS 30u
+#define REDRAW_NS 100000000      /* ten times a second is smooth enough */
+#define LINE_EVERY_NS 5000000000 /* where nothing can be redrawn */
 
 static volatile sig_atomic_t interrupted; /* a signal handler has no other way to tell */
 

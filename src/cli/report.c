@@ -66,11 +66,16 @@ const char *cli_bytes(char *buf, uint64_t v)
 const char *cli_format_name(uint32_t format)
 {
     switch (format) {
-    case KVCSA_FORMAT_NONE: return "none";
-    case KVCSA_FORMAT_FP4_E4M3_G16: return "fp4-e4m3-g16";
-    case KVCSA_FORMAT_FP4_E8M0_G32: return "fp4-e8m0-g32";
-    case KVCSA_FORMAT_FP8_E8M0_G32: return "fp8-e8m0-g32";
-    default: return "?";
+    case KVCSA_FORMAT_NONE:
+        return "none";
+    case KVCSA_FORMAT_FP4_E4M3_G16:
+        return "fp4-e4m3-g16";
+    case KVCSA_FORMAT_FP4_E8M0_G32:
+        return "fp4-e8m0-g32";
+    case KVCSA_FORMAT_FP8_E8M0_G32:
+        return "fp8-e8m0-g32";
+    default:
+        return "?";
     }
 }
 

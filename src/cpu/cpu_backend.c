@@ -1,8 +1,9 @@
 /* The built-in backend: the table of the scalar reference operators. */
 #include "cpu/cpu_ops.h"
 
-/* Revision 1: sums in the order of base/vec.h, functions of base/fmath.h, no contraction. Neither the instruction set nor the
- * compiler is part of it. Any change of a bit of any operator needs a new number. */
+/* Revision 1: sums in the order of base/vec.h, functions of base/fmath.h, no contraction. Neither
+ * the instruction set nor the compiler is part of it. Any change of a bit of any operator needs a
+ * new number. */
 #define CPU_NUMERICS 1u
 
 static kvcsa_status cpu_open(const kvi_device_params *p, kvi_device **out, kvcsa_error *err)

@@ -1,18 +1,19 @@
 /* Attention over the window and the selected entries of a row.
  *
  * The algorithm is that of the official kernel, slot for slot (attention specification 2.11):
- *   - slots in order: n_window window slots, the oldest position first, then the k selected entries; an empty slot keeps its
- *     place, so the tiles of 64 slots have fixed borders;
- *   - per tile: s = (q . key) * scale; the running maximum m (from -1e30) moves to m'; f = e^(m - m'); p = e^(s - m');
- *     denominator = denominator * f + (sum of p, slots ascending from 0); every channel of the output is multiplied by f and
- *     then gets p * key, slots ascending, each product rounded; in the reference mode p is rounded to bf16 for that product
- *     and for nothing else;
+ *   - slots in order: n_window window slots, the oldest position first, then the k selected
+ * entries; an empty slot keeps its place, so the tiles of 64 slots have fixed borders;
+ *   - per tile: s = (q . key) * scale; the running maximum m (from -1e30) moves to m'; f = e^(m -
+ * m'); p = e^(s - m'); denominator = denominator * f + (sum of p, slots ascending from 0); every
+ * channel of the output is multiplied by f and then gets p * key, slots ascending, each product
+ * rounded; in the reference mode p is rounded to bf16 for that product and for nothing else;
  *   - at the end the denominator gets e^(sink - m) and divides.
- * Empty slots would add p = 0; they are skipped. Without any key the sink term is infinite and the output 0. NaN in a query
- * or in a key makes the whole head NaN.
+ * Empty slots would add p = 0; they are skipped. Without any key the sink term is infinite and the
+ * output 0. NaN in a query or in a key makes the whole head NaN.
  *
- * None of this depends on how rows are grouped. Tile by tile for all heads, the keys of a tile stay in the cache; keys are
- * dequantised once a row, window keys once for a group of neighbouring rows. Few rows are spread over heads instead. */
+ * None of this depends on how rows are grouped. Tile by tile for all heads, the keys of a tile stay
+ * in the cache; keys are dequantised once a row, window keys once for a group of neighbouring rows.
+ * Few rows are spread over heads instead. */
 #include "cpu/cpu_ops.h"
 
 #include "base/checked.h"
@@ -67,9 +68,11 @@ static void load_entry_key(const kvi_attend_params *p, uint32_t entry, float *ke
 
 /* ---------------------------------------------------------------- one head, one tile */
 
-/* out = out * f + sum over keys of weight * key, keys ascending. width: a multiple of 16. Channels are independent, so their
- * grouping is free; four short vectors stay in registers on every machine, where gcc keeps one long vector in memory. */
-static void add_keys(float *out, size_t width, float f, const float *weights, const float *const *keys, size_t n_keys)
+/* out = out * f + sum over keys of weight * key, keys ascending. width: a multiple of 16. Channels
+ * are independent, so their grouping is free; four short vectors stay in registers on every
+ * machine, where gcc keeps one long vector in memory. */
+static void add_keys(float *out, size_t width, float f, const float *weights,
+                     const float *const *keys, size_t n_keys)
 {
     for (size_t c = 0; c < width; c += 16) {
         kvi_vec4 a0 = kvi_vec4_load(out + c) * f;
@@ -92,8 +95,8 @@ static void add_keys(float *out, size_t width, float f, const float *weights, co
     }
 }
 
-static void add_tile(const kvi_attend_params *p, size_t row, size_t head, head_state *state, const float *const *keys,
-                     size_t n_keys)
+static void add_tile(const kvi_attend_params *p, size_t row, size_t head, head_state *state,
+                     const float *const *keys, size_t n_keys)
 {
     const size_t at = (row * p->n_heads + head) * p->width;
     float        s[TILE];
@@ -143,7 +146,8 @@ static size_t head_work(const kvi_attend_params *p)
     return 2 * ((size_t)p->n_window + p->k) * p->width;
 }
 
-/* ---------------------------------------------------------------- many rows: a group of rows an item */
+/* ---------------------------------------------------------------- many rows: a group of rows an
+ * item */
 
 typedef struct attend_job {
     const kvi_attend_params *p;
@@ -167,7 +171,8 @@ static bool count_row_scratch(const kvi_attend_params *p, size_t *bytes)
            kvi_add_size(*bytes, p->n_heads * sizeof(head_state), bytes);
 }
 
-static void load_window(const kvi_attend_params *p, size_t row_begin, size_t row_end, row_scratch *s)
+static void load_window(const kvi_attend_params *p, size_t row_begin, size_t row_end,
+                        row_scratch *s)
 {
     const uint64_t last = p->pos[row_end - 1];
 
@@ -177,7 +182,8 @@ static void load_window(const kvi_attend_params *p, size_t row_begin, size_t row
 }
 
 /* Keys of the slots first_slot.. of a row, empty ones left out. Returns how many. */
-static size_t find_tile(const kvi_attend_params *p, size_t row, size_t first_slot, const row_scratch *s, const float **keys)
+static size_t find_tile(const kvi_attend_params *p, size_t row, size_t first_slot,
+                        const row_scratch *s, const float **keys)
 {
     const size_t   end = kvi_min_size(first_slot + TILE, (size_t)p->n_window + p->k);
     const uint64_t lo = first_position(p, row);
@@ -221,7 +227,8 @@ static void run_row_groups(void *arg, size_t begin, size_t end)
 {
     attend_job              *job = arg;
     const kvi_attend_params *p = job->p;
-    void       *memory = atomic_load(&job->no_memory) ? NULL : kvi_alloc(job->allocator, job->scratch_bytes);
+    void                    *memory =
+        atomic_load(&job->no_memory) ? NULL : kvi_alloc(job->allocator, job->scratch_bytes);
     row_scratch s = {0};
 
     if (memory == NULL) {
@@ -256,7 +263,8 @@ static kvcsa_status attend_by_rows(kvi_device *dev, const kvi_attend_params *p, 
     return KVCSA_OK;
 }
 
-/* ---------------------------------------------------------------- few rows: some heads of one row an item */
+/* ---------------------------------------------------------------- few rows: some heads of one row
+ * an item */
 
 typedef struct row_job {
     const kvi_attend_params *p;
@@ -318,8 +326,10 @@ static kvcsa_status attend_by_heads(kvi_device *dev, const kvi_attend_params *p,
     row_job      job = {.p = p};
     size_t       bytes = 0;
 
-    if (!kvi_mul_size(n_slots * sizeof(float), p->width, &bytes) || (job.keys = kvi_alloc(&dev->allocator, bytes)) == NULL)
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "attention: %zu keys of %u channels", n_slots, p->width);
+    if (!kvi_mul_size(n_slots * sizeof(float), p->width, &bytes) ||
+        (job.keys = kvi_alloc(&dev->allocator, bytes)) == NULL)
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "attention: %zu keys of %u channels", n_slots,
+                        p->width);
     for (job.row = 0; job.row < p->n_rows; job.row++) {
         kvi_run(dev->threads, run_load_keys, &job, n_slots, kvi_ref_grain(4 * (size_t)p->width));
         kvi_run(dev->threads, run_heads, &job, p->n_heads, kvi_ref_grain(head_work(p)));
@@ -339,7 +349,8 @@ kvcsa_status kvi_ref_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_e
     if (p->n_rows == 0)
         return KVCSA_OK;
     KVI_ASSERT(p->chunk_pos == p->pos[0] && p->pos[p->n_rows - 1] == p->pos[0] + p->n_rows - 1);
-    /* With fewer groups than threads, groups alone would leave threads idle; a single row always goes by heads. */
+    /* With fewer groups than threads, groups alone would leave threads idle; a single row always
+     * goes by heads. */
     if (p->n_rows == 1 || kvi_div_up(p->n_rows, ROWS_GROUP) < n_threads)
         return attend_by_heads(dev, p, err);
     return attend_by_rows(dev, p, err);

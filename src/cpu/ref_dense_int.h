@@ -1,7 +1,8 @@
 /* What the dense reference operators (linear, norm, mix, moe) share. Private to cpu/.
  *
- * Sums are made in the order of base/vec.h. gcc keeps a 64-byte vector in memory when the widest register has 16 bytes, so the
- * sixteen lanes are spelled here as four vectors of four: the same order and bits as kvi_dot, about three times as fast. */
+ * Sums are made in the order of base/vec.h. gcc keeps a 64-byte vector in memory when the widest
+ * register has 16 bytes, so the sixteen lanes are spelled here as four vectors of four: the same
+ * order and bits as kvi_dot, about three times as fast. */
 #ifndef KVI_REF_DENSE_INT_H
 #define KVI_REF_DENSE_INT_H
 
@@ -66,7 +67,8 @@ static inline size_t kvi_ref_grain(size_t work)
     return kvi_max_size(1, KVI_REF_MIN_WORK / kvi_max_size(work, 1));
 }
 
-/* Tasks for n_items items of `work` multiply-adds altogether; each task may own a slot of scratch. 0 only for no items. */
+/* Tasks for n_items items of `work` multiply-adds altogether; each task may own a slot of scratch.
+ * 0 only for no items. */
 size_t kvi_ref_n_tasks(const kvi_device *dev, size_t n_items, double work);
 
 /* Does KVI_OP_ACT_QUANT apply in front of this matrix? */
@@ -76,21 +78,22 @@ static inline int kvi_ref_quantised(const kvi_matrix *w)
 }
 
 /* act_quant of n_rows rows of `width`, in parallel. out is contiguous. */
-void kvi_ref_act_quant_rows(kvi_device *dev, const float *x, size_t x_stride, size_t n_rows, size_t width, float *out);
+void kvi_ref_act_quant_rows(kvi_device *dev, const float *x, size_t x_stride, size_t n_rows,
+                            size_t width, float *out);
 
-/* Weight rows row0 .. row0 + n_out - 1 against n_rows rows of x, in the calling thread: y[i * y_stride + j].
- * x is used as it is (quantised before, if it has to be). */
+/* Weight rows row0 .. row0 + n_out - 1 against n_rows rows of x, in the calling thread: y[i *
+ * y_stride + j]. x is used as it is (quantised before, if it has to be). */
 typedef struct kvi_ref_block {
     const kvi_matrix *w;
     uint64_t          row0;
     size_t            n_out;
     const float      *x;
-    const size_t     *ids;      /* row i of the block is row ids[i] of x; NULL = row i */
+    const size_t     *ids; /* row i of the block is row ids[i] of x; NULL = row i */
     size_t            x_stride;
     size_t            n_rows;
     float            *y;
     size_t            y_stride;
-    float            *panel;    /* scratch, kvi_ref_panel_floats(w->cols) */
+    float            *panel; /* scratch, kvi_ref_panel_floats(w->cols) */
     uint32_t          flags;
 } kvi_ref_block;
 void   kvi_ref_linear_block(const kvi_ref_block *b);

@@ -1,10 +1,11 @@
-/* Where floats become cache bytes: window rows, entries with their index keys, index queries; and in front of them the
- * pooling of two tokens into one entry.
+/* Where floats become cache bytes: window rows, entries with their index keys, index queries; and
+ * in front of them the pooling of two tokens into one entry.
  *
- * All quantisers work on groups of a fixed width, so a row is converted group by group through a small buffer that holds the
- * bf16 values; nothing here allocates. Rounding to bf16 in front of a quantiser is part of the cache format: it happens in
- * every mode, whereas KVI_OP_ROUND_BF16 belongs to the reference mode. A group with NaN or infinity becomes a poisoned group
- * (its scale is NaN), which later makes the scores and outputs that touch it NaN instead of plausible. */
+ * All quantisers work on groups of a fixed width, so a row is converted group by group through a
+ * small buffer that holds the bf16 values; nothing here allocates. Rounding to bf16 in front of a
+ * quantiser is part of the cache format: it happens in every mode, whereas KVI_OP_ROUND_BF16
+ * belongs to the reference mode. A group with NaN or infinity becomes a poisoned group (its scale
+ * is NaN), which later makes the scores and outputs that touch it NaN instead of plausible. */
 #include "cpu/cpu_ops.h"
 
 #include "base/fmath.h"
@@ -45,19 +46,21 @@ static void run_window_write(void *arg, size_t begin, size_t end)
         write_window_row(p->x + i * p->x_stride, p->width, p->rows + i * p->row_bytes);
 }
 
-kvcsa_status kvi_ref_window_write(kvi_device *dev, const kvi_window_write_params *p, kvcsa_error *err)
+kvcsa_status kvi_ref_window_write(kvi_device *dev, const kvi_window_write_params *p,
+                                  kvcsa_error *err)
 {
     kvi_window_write_params own = *p;
 
     (void)err;
     KVI_ASSERT(p->width % WINDOW_GROUP == 0 && p->row_bytes == p->width + p->width / WINDOW_GROUP);
     if (p->n_rows != 0)
-        kvi_run(dev->threads, run_window_write, &own, p->n_rows, kvi_ref_grain((size_t)p->width * QUANT_WORK));
+        kvi_run(dev->threads, run_window_write, &own, p->n_rows,
+                kvi_ref_grain((size_t)p->width * QUANT_WORK));
     return KVCSA_OK;
 }
 
-/* Softmax over two with the maximum subtracted, as torch.softmax does it; the spec's sigmoid of the difference is the same
- * number but not the same bits. */
+/* Softmax over two with the maximum subtracted, as torch.softmax does it; the spec's sigmoid of the
+ * difference is the same number but not the same bits. */
 static float pool_pair(float k0, float k1, float g0, float g1)
 {
     const float m = g0 > g1 ? g0 : g1;
@@ -92,7 +95,8 @@ kvcsa_status kvi_ref_pool_pairs(kvi_device *dev, const kvi_pool_pairs_params *p,
 
     (void)err;
     if (p->n_pairs != 0)
-        kvi_run(dev->threads, run_pool_pairs, &own, p->n_pairs, kvi_ref_grain((size_t)p->width * POOL_WORK));
+        kvi_run(dev->threads, run_pool_pairs, &own, p->n_pairs,
+                kvi_ref_grain((size_t)p->width * POOL_WORK));
     return KVCSA_OK;
 }
 
@@ -128,7 +132,8 @@ static void run_entry_write(void *arg, size_t begin, size_t end)
         const uint32_t row = (uint32_t)(entry % o->rows_per_block);
         uint8_t       *index = p->to.index_parts[block];
 
-        write_main_row(p->latent + i * o->entry_width, o, p->to.main_parts[block] + kvi_kv_main_row_off(o, row));
+        write_main_row(p->latent + i * o->entry_width, o,
+                       p->to.main_parts[block] + kvi_kv_main_row_off(o, row));
         write_index_row(p->key + i * o->index_width, o, index + kvi_kv_index_values_off(o, row),
                         index + kvi_kv_index_scales_off(o, row));
     }
@@ -140,7 +145,8 @@ kvcsa_status kvi_ref_entry_write(kvi_device *dev, const kvi_entry_write_params *
     const size_t           width = (size_t)p->to.owner->entry_width + p->to.owner->index_width;
 
     (void)err;
-    KVI_ASSERT(p->to.owner->entry_width % MAIN_GROUP == 0 && p->to.owner->index_width % INDEX_GROUP == 0);
+    KVI_ASSERT(p->to.owner->entry_width % MAIN_GROUP == 0 &&
+               p->to.owner->index_width % INDEX_GROUP == 0);
     if (p->n_rows != 0)
         kvi_run(dev->threads, run_entry_write, &own, p->n_rows, kvi_ref_grain(width * QUANT_WORK));
     return KVCSA_OK;
@@ -159,7 +165,8 @@ static void run_index_query(void *arg, size_t begin, size_t end)
         round_group(p->x + i * INDEX_GROUP, INDEX_GROUP, g);
         (void)kvi_quant_index(g, INDEX_GROUP, packed, &scale);
         kvi_unpack_e2m1_x2(packed, INDEX_GROUP, p->codes + i * INDEX_GROUP);
-        p->scales[i] = kvi_e8m0_to_f32(scale) * 0.5f; /* exact: the smallest, 2^-128, is a subnormal */
+        p->scales[i] =
+            kvi_e8m0_to_f32(scale) * 0.5f; /* exact: the smallest, 2^-128, is a subnormal */
     }
 }
 

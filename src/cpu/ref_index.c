@@ -1,14 +1,16 @@
 /* Index scores, candidate blocks, top-k.
  *
- * Scores. A lane is a key: 16 keys are unpacked into columns ([channel][16 keys]) and then serve every head of every row of
- * the tile, so that unpacking is paid once and no sum crosses lanes. The sum over a 32-channel block is exact in 16 bits:
- * codes are twice E2M1 values, at most 12, and 32 * 12 * 12 = 4608. What is rounded (scales, blocks, weights, heads) is done
- * per lane in the order of op_params.h, hence a score depends neither on its lane nor on the tile of rows. NaN in a scale
+ * Scores. A lane is a key: 16 keys are unpacked into columns ([channel][16 keys]) and then serve
+ * every head of every row of the tile, so that unpacking is paid once and no sum crosses lanes. The
+ * sum over a 32-channel block is exact in 16 bits: codes are twice E2M1 values, at most 12, and 32
+ * * 12 * 12 = 4608. What is rounded (scales, blocks, weights, heads) is done per lane in the order
+ * of op_params.h, hence a score depends neither on its lane nor on the tile of rows. NaN in a scale
  * makes the scores that use it NaN.
  *
- * Selection. Scores are compared through unsigned keys of the same order (NaN and -inf = 0, never taken; -0 = +0). The k-th
- * largest key is found by counting, 11 + 11 + 10 bits at a time; one more pass in ascending order then takes what is larger
- * and, from the left, as many equal ones as are still wanted: linear time, ties to the lower index, ascending output. */
+ * Selection. Scores are compared through unsigned keys of the same order (NaN and -inf = 0, never
+ * taken; -0 = +0). The k-th largest key is found by counting, 11 + 11 + 10 bits at a time; one more
+ * pass in ascending order then takes what is larger and, from the left, as many equal ones as are
+ * still wanted: linear time, ties to the lower index, ascending output. */
 #include "cpu/cpu_ops.h"
 
 #include "base/bytes.h"
@@ -27,20 +29,21 @@ enum {
     ROWS_TILE = 16,   /* rows that share unpacked keys */
     KEYS_RANGE = 256, /* keys of one item of the parallel loop, a multiple of LANES */
     DIGIT_BITS = 11,
-    SELECT_WORK = 8   /* a score, in multiply-adds, roughly; for the grain of parallel loops */
+    SELECT_WORK = 8 /* a score, in multiply-adds, roughly; for the grain of parallel loops */
 };
 
-typedef int16_t vec_i16 __attribute__((vector_size(LANES))); /* half of the lanes: gcc keeps longer ones in memory */
+typedef int16_t vec_i16
+    __attribute__((vector_size(LANES))); /* half of the lanes: gcc keeps longer ones in memory */
 
 /* ---------------------------------------------------------------- scores */
 
 typedef struct score_job {
     const kvi_index_score_params *p;
     const kvcsa_allocator        *allocator;
-    size_t                        n_groups;  /* scales of a key */
-    size_t                        n_tree;    /* power of two >= n_heads */
+    size_t                        n_groups; /* scales of a key */
+    size_t                        n_tree;   /* power of two >= n_heads */
     size_t                        rows_tile;
-    size_t                        n_ranges;  /* of keys */
+    size_t                        n_ranges; /* of keys */
     atomic_int                    no_memory;
 } score_job;
 
@@ -56,14 +59,16 @@ typedef struct key_tile {
 /* Length of a row of scores. */
 static size_t count_scores(const kvi_index_score_params *p, size_t row)
 {
-    return p->blocks != NULL ? (size_t)p->n_blocks[row] * p->block_entries : (size_t)p->n_visible[row];
+    return p->blocks != NULL ? (size_t)p->n_blocks[row] * p->block_entries
+                             : (size_t)p->n_visible[row];
 }
 
 static size_t scratch_bytes(const score_job *job)
 {
     const size_t width = job->n_groups * GROUP;
 
-    return (job->n_tree + job->n_groups) * LANES * sizeof(float) + width * LANES * sizeof(int16_t) + width;
+    return (job->n_tree + job->n_groups) * LANES * sizeof(float) + width * LANES * sizeof(int16_t) +
+           width;
 }
 
 static void carve_scratch(const score_job *job, void *memory, key_tile *tile)
@@ -75,7 +80,8 @@ static void carve_scratch(const score_job *job, void *memory, key_tile *tile)
 }
 
 /* Which entries stand behind scores at..at + n - 1 of `row`. Invisible entries get no lane. */
-static void find_entries(const kvi_index_score_params *p, size_t row, size_t at, size_t n, int64_t *ids)
+static void find_entries(const kvi_index_score_params *p, size_t row, size_t at, size_t n,
+                         int64_t *ids)
 {
     for (size_t i = 0; i < LANES; i++)
         ids[i] = i < n ? (int64_t)(at + i) : -1;
@@ -134,8 +140,8 @@ static void dot_block(const int8_t *q, const int16_t *codes, int16_t *sums)
 }
 
 /* One head against 16 keys: w * max(0, q . key). */
-static void score_head(const key_tile *tile, size_t n_groups, const int8_t *q, const float *q_scales, float weight,
-                       float *out)
+static void score_head(const key_tile *tile, size_t n_groups, const int8_t *q,
+                       const float *q_scales, float weight, float *out)
 {
     float dot[LANES] = {0};
 
@@ -161,8 +167,8 @@ static void score_row(const score_job *job, const key_tile *tile, size_t row, si
     for (size_t h = 0; h < p->n_heads; h++) {
         const size_t i = row * p->n_heads + h;
 
-        score_head(tile, job->n_groups, p->codes + i * width, p->scales + i * job->n_groups, p->weights[i],
-                   tile->heads + h * LANES);
+        score_head(tile, job->n_groups, p->codes + i * width, p->scales + i * job->n_groups,
+                   p->weights[i], tile->heads + h * LANES);
     }
     memset(tile->heads + p->n_heads * LANES, 0, (job->n_tree - p->n_heads) * LANES * sizeof(float));
     for (size_t half = job->n_tree / 2; half > 0; half /= 2) {
@@ -179,7 +185,8 @@ static void score_row(const score_job *job, const key_tile *tile, size_t row, si
 }
 
 /* Scores [at, end) of the rows [row_begin, row_end), as far as a row goes. */
-static void score_range(const score_job *job, key_tile *tile, size_t row_begin, size_t row_end, size_t at, size_t end)
+static void score_range(const score_job *job, key_tile *tile, size_t row_begin, size_t row_end,
+                        size_t at, size_t end)
 {
     for (; at < end; at += LANES) {
         size_t n_tile = 0;
@@ -216,7 +223,8 @@ static void run_index_score(void *arg, size_t begin, size_t end)
         const size_t row = i / job->n_ranges * job->rows_tile;
         const size_t at = i % job->n_ranges * KEYS_RANGE;
 
-        score_range(job, &tile, row, kvi_min_size(row + job->rows_tile, job->p->n_rows), at, at + KEYS_RANGE);
+        score_range(job, &tile, row, kvi_min_size(row + job->rows_tile, job->p->n_rows), at,
+                    at + KEYS_RANGE);
     }
     kvi_free(job->allocator, memory, bytes);
 }
@@ -243,9 +251,11 @@ kvcsa_status kvi_ref_index_score(kvi_device *dev, const kvi_index_score_params *
     work = p->n_heads * job.n_groups * (GROUP / 8);
     work *= kvi_min_size(p->n_rows, job.rows_tile) * kvi_min_size(n_most, KEYS_RANGE);
     atomic_init(&job.no_memory, 0);
-    kvi_run(dev->threads, run_index_score, &job, kvi_div_up(p->n_rows, job.rows_tile) * job.n_ranges, kvi_ref_grain(work));
+    kvi_run(dev->threads, run_index_score, &job,
+            kvi_div_up(p->n_rows, job.rows_tile) * job.n_ranges, kvi_ref_grain(work));
     if (atomic_load(&job.no_memory))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "index scores: scratch of %zu bytes", scratch_bytes(&job));
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "index scores: scratch of %zu bytes",
+                        scratch_bytes(&job));
     return KVCSA_OK;
 }
 
@@ -255,7 +265,8 @@ kvcsa_status kvi_ref_index_score(kvi_device *dev, const kvi_index_score_params *
 static uint32_t order_key(float score)
 {
     const uint32_t bits = score == 0.0f ? 0 : kvi_f32_bits(score); /* zeros of either sign tie */
-    const uint32_t flip = (0u - (bits >> 31)) | 0x80000000u;       /* all bits of a negative number, else its sign */
+    const uint32_t flip =
+        (0u - (bits >> 31)) | 0x80000000u; /* all bits of a negative number, else its sign */
 
     return score > -INFINITY ? bits ^ flip : 0;
 }
@@ -266,9 +277,11 @@ typedef struct cut {
     size_t   n_ties;
 } cut;
 
-/* One digit: among the keys that equal `prefix` above bits `shift + n_bits`, the digit in which the *wanted-th largest lies;
- * *wanted becomes its rank among the keys with that digit. False if there are fewer keys. */
-static bool find_digit(const float *scores, size_t n, unsigned shift, unsigned n_bits, uint32_t *prefix, size_t *wanted)
+/* One digit: among the keys that equal `prefix` above bits `shift + n_bits`, the digit in which the
+ * *wanted-th largest lies; *wanted becomes its rank among the keys with that digit. False if there
+ * are fewer keys. */
+static bool find_digit(const float *scores, size_t n, unsigned shift, unsigned n_bits,
+                       uint32_t *prefix, size_t *wanted)
 {
     const uint32_t mask = (1u << n_bits) - 1;
     const uint64_t above = (uint64_t)*prefix >> (shift + n_bits);
@@ -348,7 +361,8 @@ static void choose_blocks(const kvi_candidates_params *p, size_t row, float *max
 
     if (n_blocks > 0 && p->n_keep > 0) {
         find_maxima(p->scores + row * p->scores_stride, n_visible, p->block_entries, maxima);
-        /* The newest block is in whatever its scores are; it leaves the contest and its place is kept. */
+        /* The newest block is in whatever its scores are; it leaves the contest and its place is
+         * kept. */
         maxima[n_blocks - 1] = -INFINITY;
         c = find_cut(maxima, n_blocks - 1, p->n_keep - 1);
         for (size_t b = 0; b + 1 < n_blocks; b++)
@@ -384,12 +398,15 @@ kvcsa_status kvi_ref_candidates(kvi_device *dev, const kvi_candidates_params *p,
     if (p->n_rows == 0)
         return KVCSA_OK;
     for (size_t row = 0; row < p->n_rows; row++)
-        job.n_maxima = kvi_max_size(job.n_maxima, kvi_div_up((size_t)p->n_visible[row], p->block_entries));
+        job.n_maxima =
+            kvi_max_size(job.n_maxima, kvi_div_up((size_t)p->n_visible[row], p->block_entries));
     KVI_ASSERT(job.n_maxima <= INT32_MAX);
     atomic_init(&job.no_memory, 0);
-    kvi_run(dev->threads, run_candidates, &job, p->n_rows, kvi_ref_grain(job.n_maxima * p->block_entries));
+    kvi_run(dev->threads, run_candidates, &job, p->n_rows,
+            kvi_ref_grain(job.n_maxima * p->block_entries));
     if (atomic_load(&job.no_memory))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "candidates: scratch of %zu bytes", job.n_maxima * sizeof(float));
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "candidates: scratch of %zu bytes",
+                        job.n_maxima * sizeof(float));
     return KVCSA_OK;
 }
 
@@ -414,7 +431,8 @@ static void run_topk(void *arg, size_t begin, size_t end)
             if (blocks == NULL)
                 ids[n++] = (int32_t)i;
             else
-                ids[n++] = blocks[i / p->block_entries] * (int32_t)p->block_entries + (int32_t)(i % p->block_entries);
+                ids[n++] = blocks[i / p->block_entries] * (int32_t)p->block_entries +
+                           (int32_t)(i % p->block_entries);
         }
         for (; n < p->k; n++)
             ids[n] = -1;

@@ -1,17 +1,18 @@
 /* Matrix products over weights in the checkpoint's formats.
  *
- * Work split: a task takes a range of weight rows. It dequantises a panel of them into floats once and uses the panel for all
- * rows of x. Three sums run side by side, for three rows of x or, when few are left, three weight rows: enough independent
- * additions to hide their latency in sixteen registers of four floats. Every sum is made by itself in the order of
- * base/vec.h, so how rows are grouped cannot be seen in the result. */
+ * Work split: a task takes a range of weight rows. It dequantises a panel of them into floats once
+ * and uses the panel for all rows of x. Three sums run side by side, for three rows of x or, when
+ * few are left, three weight rows: enough independent additions to hide their latency in sixteen
+ * registers of four floats. Every sum is made by itself in the order of base/vec.h, so how rows are
+ * grouped cannot be seen in the result. */
 #include "cpu/ref_dense_int.h"
 
 #include "base/bytes.h"
 #include "format/dtype.h"
 #include "format/fp8.h"
 
-enum { GROUP = 32 };           /* columns per scale, and rows per FP8 tile */
-enum { PANEL_FLOATS = 4096 };  /* 16 KiB: leaves half of the first cache to x */
+enum { GROUP = 32 };          /* columns per scale, and rows per FP8 tile */
+enum { PANEL_FLOATS = 4096 }; /* 16 KiB: leaves half of the first cache to x */
 
 /* ------------------------------------------------------------------ weight rows */
 
@@ -43,9 +44,13 @@ static void row_fp8(const uint8_t *data, const uint8_t *scale, size_t cols, floa
 }
 
 /* Both values of a byte of FP4 in one load, the low nibble first. */
-#define PAIRS_WITH(high)                                                                                                      \
-    {0.0f, high}, {0.5f, high}, {1.0f, high}, {1.5f, high}, {2.0f, high}, {3.0f, high}, {4.0f, high}, {6.0f, high},           \
-    {-0.0f, high}, {-0.5f, high}, {-1.0f, high}, {-1.5f, high}, {-2.0f, high}, {-3.0f, high}, {-4.0f, high}, {-6.0f, high}
+#define PAIRS_WITH(high)                                                                           \
+    {0.0f, high}, {0.5f, high}, {1.0f, high}, {1.5f, high}, {2.0f, high}, {3.0f, high},            \
+        {4.0f, high}, {6.0f, high}, {-0.0f, high}, {-0.5f, high}, {-1.0f, high}, {-1.5f, high},    \
+        {-2.0f, high}, {-3.0f, high}, {-4.0f, high},                                               \
+    {                                                                                              \
+        -6.0f, high                                                                                \
+    }
 static const float e2m1_pairs[256][2] = {
     PAIRS_WITH(0.0f),  PAIRS_WITH(0.5f),  PAIRS_WITH(1.0f),  PAIRS_WITH(1.5f),
     PAIRS_WITH(2.0f),  PAIRS_WITH(3.0f),  PAIRS_WITH(4.0f),  PAIRS_WITH(6.0f),
@@ -67,7 +72,8 @@ static void row_fp4(const uint8_t *data, const uint8_t *scale, size_t cols, floa
     }
 }
 
-/* Formats: model-and-checkpoint, sections 1.4 to 1.6. Rows of the Engram table lie beyond 2^36 bytes: 64-bit offsets. */
+/* Formats: model-and-checkpoint, sections 1.4 to 1.6. Rows of the Engram table lie beyond 2^36
+ * bytes: 64-bit offsets. */
 void kvi_ref_weight_row(const kvi_matrix *w, uint64_t row, float *out)
 {
     const size_t cols = w->cols;
@@ -157,7 +163,8 @@ static void quant_rows(void *arg, size_t begin, size_t end)
         kvi_ref_act_quant(q->x + i * q->x_stride, q->width, q->out + i * q->width);
 }
 
-void kvi_ref_act_quant_rows(kvi_device *dev, const float *x, size_t x_stride, size_t n_rows, size_t width, float *out)
+void kvi_ref_act_quant_rows(kvi_device *dev, const float *x, size_t x_stride, size_t n_rows,
+                            size_t width, float *out)
 {
     quant_job job = {.x = x, .out = out, .x_stride = x_stride, .width = width};
 
@@ -171,14 +178,15 @@ size_t kvi_ref_n_tasks(const kvi_device *dev, size_t n_items, double work)
     const size_t width = dev->threads ? kvi_threads_width(dev->threads) : 1;
     const double worth = work / KVI_REF_MIN_WORK;
     /* four tasks a thread, so that a late one does not hold up the rest for long */
-    size_t       n = width > 1 ? 4 * width : 1;
+    size_t n = width > 1 ? 4 * width : 1;
 
     if (worth < (double)n)
         n = (size_t)worth;
     return kvi_min_size(kvi_max_size(n, 1), n_items);
 }
 
-/* out[r] = kvi_dot(a, b[r], n) for three b. One piece: the loop is the point, and its tail repeats it. */
+/* out[r] = kvi_dot(a, b[r], n) for three b. One piece: the loop is the point, and its tail repeats
+ * it. */
 static void dot_three(const float *a, const float *const b[3], size_t n, float out[3])
 {
     const float *p = b[0], *q = b[1], *r = b[2];
@@ -302,7 +310,7 @@ typedef struct linear_job {
     const kvi_linear_params *p;
     const float             *x;
     size_t                   x_stride;
-    float                   *panels;  /* [n_tasks, panel] */
+    float                   *panels; /* [n_tasks, panel] */
     size_t                   n_tasks;
 } linear_job;
 
@@ -314,10 +322,16 @@ static void linear_tasks(void *arg, size_t begin, size_t end)
     for (size_t t = begin; t < end; t++) {
         const size_t        first = p->n_out * t / job->n_tasks;
         const size_t        last = p->n_out * (t + 1) / job->n_tasks;
-        const kvi_ref_block b = {.w = p->w, .row0 = (uint64_t)p->row0 + first, .n_out = last - first,
-                                 .x = job->x, .x_stride = job->x_stride, .n_rows = p->n_rows,
-                                 .y = p->y + first, .y_stride = p->y_stride,
-                                 .panel = job->panels + t * kvi_ref_panel_floats(p->w->cols), .flags = p->flags};
+        const kvi_ref_block b = {.w = p->w,
+                                 .row0 = (uint64_t)p->row0 + first,
+                                 .n_out = last - first,
+                                 .x = job->x,
+                                 .x_stride = job->x_stride,
+                                 .n_rows = p->n_rows,
+                                 .y = p->y + first,
+                                 .y_stride = p->y_stride,
+                                 .panel = job->panels + t * kvi_ref_panel_floats(p->w->cols),
+                                 .flags = p->flags};
 
         kvi_ref_linear_block(&b);
     }
@@ -335,11 +349,14 @@ kvcsa_status kvi_ref_linear(kvi_device *dev, const kvi_linear_params *p, kvcsa_e
 
     if (p->n_rows == 0 || p->n_out == 0)
         return KVCSA_OK;
-    job.n_tasks = kvi_ref_n_tasks(dev, p->n_out, (double)p->n_out * (double)cols * (double)(p->n_rows + KVI_REF_DEQUANT));
+    job.n_tasks = kvi_ref_n_tasks(
+        dev, p->n_out, (double)p->n_out * (double)cols * (double)(p->n_rows + KVI_REF_DEQUANT));
     if (!kvi_mul_size(quant ? p->n_rows : 0, cols, &n_quant) ||
-        !kvi_mul_size(job.n_tasks, kvi_ref_panel_floats(cols), &n_panels) || !kvi_add_size(n_quant, n_panels, &bytes) ||
-        !kvi_mul_size(bytes, sizeof *scratch, &bytes) || !(scratch = kvi_alloc(&dev->allocator, bytes)))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "scratch of a linear operator, %zu rows of %zu", p->n_rows, cols);
+        !kvi_mul_size(job.n_tasks, kvi_ref_panel_floats(cols), &n_panels) ||
+        !kvi_add_size(n_quant, n_panels, &bytes) || !kvi_mul_size(bytes, sizeof *scratch, &bytes) ||
+        !(scratch = kvi_alloc(&dev->allocator, bytes)))
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "scratch of a linear operator, %zu rows of %zu",
+                        p->n_rows, cols);
     job.panels = scratch;
     if (quant) {
         kvi_ref_act_quant_rows(dev, p->x, p->x_stride, p->n_rows, cols, scratch + n_panels);

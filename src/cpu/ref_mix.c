@@ -1,4 +1,5 @@
-/* The residual stream of several copies (mHC), model-and-checkpoint section 2, and the Engram gate, section 4.5. */
+/* The residual stream of several copies (mHC), model-and-checkpoint section 2, and the Engram gate,
+ * section 4.5. */
 #include "cpu/ref_dense_int.h"
 
 #include "base/bytes.h"
@@ -7,7 +8,8 @@
 
 /* ------------------------------------------------------------------ coefficients */
 
-/* Sinkhorn-Knopp: softmax over k for each j, + eps, columns; then n_iters - 1 times rows, columns. c is C[j][k]. */
+/* Sinkhorn-Knopp: softmax over k for each j, + eps, columns; then n_iters - 1 times rows, columns.
+ * c is C[j][k]. */
 static void divide_columns(float *c, size_t m, float eps)
 {
     for (size_t k = 0; k < m; k++) {
@@ -141,12 +143,15 @@ kvcsa_status kvi_ref_collapse(kvi_device *dev, const kvi_collapse_params *p, kvc
     collapse_job job = {.p = p};
 
     (void)err;
-    kvi_run(dev->threads, collapse_rows, &job, p->n_rows, kvi_ref_grain((size_t)p->copies * p->width));
+    kvi_run(dev->threads, collapse_rows, &job, p->n_rows,
+            kvi_ref_grain((size_t)p->copies * p->width));
     return KVCSA_OK;
 }
 
-/* Four channels, or one in lane 0. The sum over source copies is made first, then added to post x y. */
-static inline void expand_four(const float *post, const float *comb, size_t m, kvi_vec4 y, const kvi_vec4 *old, kvi_vec4 *new)
+/* Four channels, or one in lane 0. The sum over source copies is made first, then added to post x
+ * y. */
+static inline void expand_four(const float *post, const float *comb, size_t m, kvi_vec4 y,
+                               const kvi_vec4 *old, kvi_vec4 *new)
 {
     for (size_t k = 0; k < m; k++) {
         kvi_vec4 sum = comb[k] * old[0];
@@ -166,8 +171,8 @@ static inline void expand_row(const kvi_expand_params *p, size_t row, size_t m)
     const float *y = p->y + row * width;
     float       *h = p->h + row * m * width;
     kvi_vec4     old[KVI_MAX_COPIES];
-    kvi_vec4     new[KVI_MAX_COPIES];
-    size_t       i = 0;
+    kvi_vec4 new[KVI_MAX_COPIES];
+    size_t i = 0;
 
     for (; i + 4 <= width; i += 4) {
         for (size_t j = 0; j < m; j++)
@@ -228,13 +233,15 @@ static float triple_dot(const float *a, const float *b, const float *c, size_t n
 
     for (; i + KVI_LANES <= n; i += KVI_LANES)
         for (size_t q = 0; q < 4; q++)
-            s[q] = s[q] + kvi_vec4_load(a + i + 4 * q) * kvi_vec4_load(b + i + 4 * q) * kvi_vec4_load(c + i + 4 * q);
+            s[q] = s[q] + kvi_vec4_load(a + i + 4 * q) * kvi_vec4_load(b + i + 4 * q) *
+                              kvi_vec4_load(c + i + 4 * q);
     if (i < n) {
         memcpy(tail[0], a + i, (n - i) * sizeof *a);
         memcpy(tail[1], b + i, (n - i) * sizeof *b);
         memcpy(tail[2], c + i, (n - i) * sizeof *c);
         for (size_t q = 0; q < 4; q++)
-            s[q] = s[q] + kvi_vec4_load(tail[0] + 4 * q) * kvi_vec4_load(tail[1] + 4 * q) * kvi_vec4_load(tail[2] + 4 * q);
+            s[q] = s[q] + kvi_vec4_load(tail[0] + 4 * q) * kvi_vec4_load(tail[1] + 4 * q) *
+                              kvi_vec4_load(tail[2] + 4 * q);
     }
     return kvi_vec4_fold(s[0], s[1], s[2], s[3]);
 }
@@ -244,8 +251,10 @@ static float rms_inverse(const float *x, size_t n, float eps)
     return 1.0f / kvi_sqrtf(kvi_ref_dot(x, x, n) / (float)n + eps);
 }
 
-/* The gate of one copy: the square root keeps its sign; |dot| has a floor, so that 0 gives sigmoid(0.001). */
-static float gate_of(const kvi_engram_gate_params *p, const float *h, const float *qk, const float *key)
+/* The gate of one copy: the square root keeps its sign; |dot| has a floor, so that 0 gives
+ * sigmoid(0.001). */
+static float gate_of(const kvi_engram_gate_params *p, const float *h, const float *qk,
+                     const float *key)
 {
     const size_t width = p->width;
     const float  r = rms_inverse(h, width, p->eps) * rms_inverse(key, width, p->eps);
@@ -294,6 +303,7 @@ kvcsa_status kvi_ref_engram_gate(kvi_device *dev, const kvi_engram_gate_params *
     engram_job job = {.p = p};
 
     (void)err;
-    kvi_run(dev->threads, engram_rows, &job, p->n_rows, kvi_ref_grain(4 * (size_t)p->copies * p->width));
+    kvi_run(dev->threads, engram_rows, &job, p->n_rows,
+            kvi_ref_grain(4 * (size_t)p->copies * p->width));
     return KVCSA_OK;
 }

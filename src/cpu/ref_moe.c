@@ -1,10 +1,13 @@
 /* Mixture of experts, model-and-checkpoint section 3.
  *
- * The rows of a step are grouped by expert, so that an expert's weights are dequantised once a step. Two parallel loops:
- *   1. items (expert or shared, block of inner channels): g = w1 x, u = w3 x, h = weight * silu(g) * u, into `h`
- *   2. items (block of output channels): over the experts in ascending order y += w2 h, the shared expert last
- * In both, an item writes channels that no other item writes, and every sum has one order: the result does not depend on
- * the number of threads, nor (see ref_linear.c) on the other rows of the step. */
+ * The rows of a step are grouped by expert, so that an expert's weights are dequantised once a
+ * step. Two parallel loops:
+ *   1. items (expert or shared, block of inner channels): g = w1 x, u = w3 x, h = weight * silu(g)
+ * * u, into `h`
+ *   2. items (block of output channels): over the experts in ascending order y += w2 h, the shared
+ * expert last In both, an item writes channels that no other item writes, and every sum has one
+ * order: the result does not depend on the number of threads, nor (see ref_linear.c) on the other
+ * rows of the step. */
 #include "cpu/ref_dense_int.h"
 
 #include "base/bytes.h"
@@ -26,8 +29,8 @@ static float softplus(float z)
     return z > 20.0f ? z : kvi_log1pf(kvi_expf(z));
 }
 
-/* The k experts of highest rank, equal ones by id, into `experts` in ascending order. k is small: k passes. No rank is NaN at
- * first; a taken expert's becomes NaN, which is never picked. n >= k. */
+/* The k experts of highest rank, equal ones by id, into `experts` in ascending order. k is small: k
+ * passes. No rank is NaN at first; a taken expert's becomes NaN, which is never picked. n >= k. */
 static void take_best(float *rank, size_t n, uint32_t k, uint32_t *experts)
 {
     for (uint32_t i = 0; i < k; i++) {
@@ -83,7 +86,8 @@ static void route_tasks(void *arg, size_t begin, size_t end)
     }
 }
 
-/* A NaN score is never preferred; if it is selected all the same, its weight is NaN and so is the row. */
+/* A NaN score is never preferred; if it is selected all the same, its weight is NaN and so is the
+ * row. */
 kvcsa_status kvi_ref_route(kvi_device *dev, const kvi_route_params *p, kvcsa_error *err)
 {
     /* exp, log and a root cost about sixty multiply-adds */
@@ -103,7 +107,9 @@ kvcsa_status kvi_ref_route(kvi_device *dev, const kvi_route_params *p, kvcsa_err
 
 /* ------------------------------------------------------------------ experts */
 
-enum { BLOCK = 32 }; /* channels of an item: a quantisation group of w2's input never crosses items */
+enum {
+    BLOCK = 32
+}; /* channels of an item: a quantisation group of w2's input never crosses items */
 
 typedef struct moe_job {
     const kvi_moe_params *p;
@@ -112,19 +118,19 @@ typedef struct moe_job {
     size_t               *slot_row;    /* [n_slots] */
     size_t               *active;      /* [n_active] experts with rows, ascending */
     float                *slot_weight; /* [n_slots] */
-    float                *h;           /* [n_slots + n_rows, inner]; the shared expert's rows last */
-    float                *scratch;     /* [n_tasks, task_floats]: a block of sums, then a panel of weights */
-    size_t                n_slots;
-    size_t                n_active;
-    size_t                most_rows;   /* of one expert, shared included */
-    size_t                task_floats;
-    size_t                n_tasks;
-    size_t                n_items;
+    float                *h; /* [n_slots + n_rows, inner]; the shared expert's rows last */
+    float *scratch;          /* [n_tasks, task_floats]: a block of sums, then a panel of weights */
+    size_t n_slots;
+    size_t n_active;
+    size_t most_rows; /* of one expert, shared included */
+    size_t task_floats;
+    size_t n_tasks;
+    size_t n_items;
     /* the two allocations */
-    size_t               *sizes;
-    float                *floats;
-    size_t                sizes_bytes;
-    size_t                floats_bytes;
+    size_t *sizes;
+    float  *floats;
+    size_t  sizes_bytes;
+    size_t  floats_bytes;
 } moe_job;
 
 /* One expert's rows. */
@@ -139,7 +145,7 @@ typedef struct expert_rows {
 static expert_rows rows_of(const moe_job *job, size_t unit)
 {
     const kvi_moe_params *p = job->p;
-    expert_rows           r = {.expert = p->shared, .h = job->h + job->n_slots * p->inner, .n = p->n_rows};
+    expert_rows r = {.expert = p->shared, .h = job->h + job->n_slots * p->inner, .n = p->n_rows};
 
     if (unit < job->n_active) {
         const size_t e = job->active[unit];
@@ -154,7 +160,8 @@ static expert_rows rows_of(const moe_job *job, size_t unit)
     return r;
 }
 
-/* Order of the multiplications and the one-sided clamp of g: spec section 3. NaN passes both clamps. */
+/* Order of the multiplications and the one-sided clamp of g: spec section 3. NaN passes both
+ * clamps. */
 static float activate(const kvi_moe_params *p, float g, float u, const float *weight)
 {
     float a;
@@ -178,8 +185,16 @@ static void up_item(const moe_job *job, size_t item, float *scratch)
     const size_t          j0 = item % n_blocks * BLOCK;
     const size_t          n = kvi_min_size(BLOCK, p->inner - j0);
     float                *up = scratch;
-    kvi_ref_block         b = {.w = &r.expert->w1, .row0 = j0, .n_out = n, .x = p->x, .ids = r.ids, .x_stride = p->width,
-                               .n_rows = r.n, .y = r.h + j0, .y_stride = p->inner, .panel = scratch + job->most_rows * BLOCK,
+    kvi_ref_block         b = {.w = &r.expert->w1,
+                               .row0 = j0,
+                               .n_out = n,
+                               .x = p->x,
+                               .ids = r.ids,
+                               .x_stride = p->width,
+                               .n_rows = r.n,
+                               .y = r.h + j0,
+                               .y_stride = p->inner,
+                               .panel = scratch + job->most_rows * BLOCK,
                                .flags = p->flags};
 
     if (job->x_quant && kvi_ref_quantised(b.w))
@@ -210,8 +225,16 @@ static void down_item(const moe_job *job, size_t item, float *scratch)
         memset(p->y + i * p->width + j0, 0, n * sizeof *p->y);
     for (size_t unit = 0; unit <= job->n_active; unit++) {
         const expert_rows   r = rows_of(job, unit);
-        const kvi_ref_block b = {.w = &r.expert->w2, .row0 = j0, .n_out = n, .x = r.h, .x_stride = p->inner, .n_rows = r.n,
-                                 .y = scratch, .y_stride = n, .panel = scratch + job->most_rows * BLOCK, .flags = p->flags};
+        const kvi_ref_block b = {.w = &r.expert->w2,
+                                 .row0 = j0,
+                                 .n_out = n,
+                                 .x = r.h,
+                                 .x_stride = p->inner,
+                                 .n_rows = r.n,
+                                 .y = scratch,
+                                 .y_stride = n,
+                                 .panel = scratch + job->most_rows * BLOCK,
+                                 .flags = p->flags};
 
         kvi_ref_linear_block(&b);
         for (size_t i = 0; i < r.n; i++) {
@@ -227,7 +250,8 @@ static void down_item(const moe_job *job, size_t item, float *scratch)
                 p->y[i * p->width + j] = kvi_round_bf16(p->y[i * p->width + j]);
 }
 
-/* Items are dealt to the tasks in turn: neighbouring items belong to one expert, and experts differ in their rows. */
+/* Items are dealt to the tasks in turn: neighbouring items belong to one expert, and experts differ
+ * in their rows. */
 static void up_tasks(void *arg, size_t begin, size_t end)
 {
     const moe_job *job = arg;
@@ -260,7 +284,8 @@ static void group_rows(moe_job *job)
     for (size_t e = 0; e < p->n_experts; e++) {
         if (job->start[e + 1] > 0)
             job->active[job->n_active++] = e;
-        job->most_rows = kvi_max_size(job->most_rows, job->start[e + 1]); /* larger if a row names an expert twice */
+        job->most_rows = kvi_max_size(
+            job->most_rows, job->start[e + 1]); /* larger if a row names an expert twice */
         job->start[e + 1] += job->start[e];
     }
     for (size_t i = 0; i < job->n_slots; i++) {
@@ -315,16 +340,20 @@ static bool allocate_floats(kvi_device *dev, moe_job *job, double work)
 {
     const kvi_moe_params *p = job->p;
     const bool            quant = any_quantised(p);
-    const size_t          blocks = kvi_max_size((job->n_active + 1) * kvi_div_up(p->inner, BLOCK), kvi_div_up(p->width, BLOCK));
-    const size_t          panel = kvi_max_size(kvi_ref_panel_floats(p->width), kvi_ref_panel_floats(p->inner));
-    size_t                n = 0;
-    float                *at;
+    const size_t          blocks = kvi_max_size((job->n_active + 1) * kvi_div_up(p->inner, BLOCK),
+                                                kvi_div_up(p->width, BLOCK));
+    const size_t          panel =
+        kvi_max_size(kvi_ref_panel_floats(p->width), kvi_ref_panel_floats(p->inner));
+    size_t n = 0;
+    float *at;
 
     job->n_tasks = kvi_ref_n_tasks(dev, blocks, work);
     job->task_floats = panel;
-    if (!add_floats(&job->task_floats, job->most_rows, BLOCK) || !add_floats(&n, job->n_tasks, job->task_floats) ||
+    if (!add_floats(&job->task_floats, job->most_rows, BLOCK) ||
+        !add_floats(&n, job->n_tasks, job->task_floats) ||
         !add_floats(&n, job->n_slots, p->inner) || !add_floats(&n, p->n_rows, p->inner) ||
-        !add_floats(&n, quant ? p->n_rows : 0, p->width) || !kvi_mul_size(n, sizeof *job->floats, &job->floats_bytes) ||
+        !add_floats(&n, quant ? p->n_rows : 0, p->width) ||
+        !kvi_mul_size(n, sizeof *job->floats, &job->floats_bytes) ||
         !(job->floats = kvi_alloc(&dev->allocator, job->floats_bytes)))
         return false;
     at = job->floats;
@@ -352,7 +381,8 @@ kvcsa_status kvi_ref_moe(kvi_device *dev, const kvi_moe_params *p, kvcsa_error *
         goto done;
     }
     group_rows(&job);
-    work = (double)(job.n_slots + p->n_rows + (job.n_active + 1) * KVI_REF_DEQUANT) * (double)p->width * (double)p->inner;
+    work = (double)(job.n_slots + p->n_rows + (job.n_active + 1) * KVI_REF_DEQUANT) *
+           (double)p->width * (double)p->inner;
     if (!allocate_floats(dev, &job, work)) {
         st = kvi_fail(err, KVCSA_ERR_NOMEM, "scratch of the experts, %zu rows", p->n_rows);
         goto done;

@@ -55,7 +55,8 @@ static void rope_pairs(const kvi_rope_params *p, float *row, uint64_t pos, size_
     float cs[ROPE_PAIRS];
 
     for (size_t i = 0; i < n; i++) {
-        /* the angle is rounded to float before the sine, as the official code does; in double it would differ at 10^5 */
+        /* the angle is rounded to float before the sine, as the official code does; in double it
+         * would differ at 10^5 */
         const float angle = (float)pos * p->freqs[first + i];
 
         kvi_sincosf(angle, &sn[i], &cs[i]);
@@ -98,7 +99,7 @@ static void rope_rows(void *arg, size_t begin, size_t end)
 
 kvcsa_status kvi_ref_rope(kvi_device *dev, const kvi_rope_params *p, kvcsa_error *err)
 {
-    rope_job     job = {.p = p};
+    rope_job job = {.p = p};
     /* a sine costs about forty multiply-adds */
     const size_t work = (size_t)p->n_rotated * (20 + 2 * (size_t)p->n_heads);
 

@@ -13,13 +13,19 @@ uint32_t kvi_candidates_all(const kvi_plan_row *row, uint64_t n_visible, int32_t
     return n;
 }
 
-kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *row, const float *scores, size_t stride,
-                                    const uint64_t *n_visible, int32_t *blocks, uint32_t *n_blocks, size_t n_rows,
+kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *row,
+                                    const float *scores, size_t stride, const uint64_t *n_visible,
+                                    int32_t *blocks, uint32_t *n_blocks, size_t n_rows,
                                     kvcsa_error *err)
 {
-    const kvi_candidates_params p = {
-        .scores = scores, .n_visible = n_visible, .blocks = blocks, .n_blocks = n_blocks, .scores_stride = stride,
-        .n_rows = n_rows, .block_entries = row->candidate_block_entries, .n_keep = row->candidate_blocks};
+    const kvi_candidates_params p = {.scores = scores,
+                                     .n_visible = n_visible,
+                                     .blocks = blocks,
+                                     .n_blocks = n_blocks,
+                                     .scores_stride = stride,
+                                     .n_rows = n_rows,
+                                     .block_entries = row->candidate_block_entries,
+                                     .n_keep = row->candidate_blocks};
 
     return exec->ops->candidates(exec->dev, &p, err);
 }

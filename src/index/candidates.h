@@ -1,4 +1,5 @@
-/* Candidate blocks: the entries that later layers may select from, as blocks of consecutive entries ranked by the source layer. */
+/* Candidate blocks: the entries that later layers may select from, as blocks of consecutive entries
+ * ranked by the source layer. */
 #ifndef KVI_CANDIDATES_H
 #define KVI_CANDIDATES_H
 
@@ -8,8 +9,9 @@
 uint32_t kvi_candidates_all(const kvi_plan_row *row, uint64_t n_visible, int32_t *blocks);
 
 /* From the source's scores [n_rows, stride]. blocks [n_rows, candidate_blocks]. */
-kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *row, const float *scores, size_t stride,
-                                    const uint64_t *n_visible, int32_t *blocks, uint32_t *n_blocks, size_t n_rows,
+kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *row,
+                                    const float *scores, size_t stride, const uint64_t *n_visible,
+                                    int32_t *blocks, uint32_t *n_blocks, size_t n_rows,
                                     kvcsa_error *err);
 
 #endif

@@ -3,7 +3,8 @@
 #include "base/checked.h"
 #include "index/candidates.h"
 
-/* Scores of one tile of rows are kept at a time, so that a long context does not need a rows x entries matrix. */
+/* Scores of one tile of rows are kept at a time, so that a long context does not need a rows x
+ * entries matrix. */
 #define TILE_FLOATS ((size_t)4 << 20)
 
 static size_t score_stride(const kvi_plan_row *row, uint64_t n_entries)
@@ -11,7 +12,8 @@ static size_t score_stride(const kvi_plan_row *row, uint64_t n_entries)
     if (row->candidates != KVCSA_CANDIDATES_CONSUMER)
         return n_entries;
     /* whole blocks: the last one may reach behind the newest entry */
-    return kvi_min_size(row->candidate_blocks, kvi_div_up(n_entries, row->candidate_block_entries)) *
+    return kvi_min_size(row->candidate_blocks,
+                        kvi_div_up(n_entries, row->candidate_block_entries)) *
            row->candidate_block_entries;
 }
 
@@ -22,7 +24,8 @@ size_t kvi_select_scratch(const kvi_plan_row *row, uint64_t n_entries, size_t n_
     return stride * kvi_max_size(1, kvi_min_size(n_rows, TILE_FLOATS / stride));
 }
 
-/* A row whose visible entries are all selected needs no scores; rows see more and more, so these rows come first. */
+/* A row whose visible entries are all selected needs no scores; rows see more and more, so these
+ * rows come first. */
 static bool sees_all(const kvi_select_params *p, size_t i)
 {
     const uint64_t n = p->n_visible[i];
@@ -43,34 +46,49 @@ static void select_all(const kvi_select_params *p, size_t i)
     for (uint32_t k = 0; k < p->row->select_entries; k++)
         ids[k] = k < p->n_visible[i] ? (int32_t)k : -1;
     if (p->row->candidates == KVCSA_CANDIDATES_SOURCE)
-        p->n_blocks[i] = kvi_candidates_all(p->row, p->n_visible[i], p->blocks + i * p->row->candidate_blocks);
+        p->n_blocks[i] =
+            kvi_candidates_all(p->row, p->n_visible[i], p->blocks + i * p->row->candidate_blocks);
 }
 
 /* Score and select rows first..first+n-1. */
-static kvcsa_status select_tile(const kvi_select_params *p, size_t first, size_t n, size_t stride, uint64_t *n_scores,
-                                kvcsa_error *err)
+static kvcsa_status select_tile(const kvi_select_params *p, size_t first, size_t n, size_t stride,
+                                uint64_t *n_scores, kvcsa_error *err)
 {
     const kvi_plan_row *row = p->row;
     const bool          consumer = row->candidates == KVCSA_CANDIDATES_CONSUMER;
     const size_t        per_row = (size_t)row->index_heads * row->index_width;
     const int32_t      *blocks = consumer ? p->blocks + first * row->candidate_blocks : NULL;
-    const kvi_index_score_params score = {
-        .keys = p->keys, .codes = p->codes + first * per_row, .scales = p->scales + first * (per_row / 32),
-        .weights = p->weights + first * row->index_heads, .n_visible = p->n_visible + first, .blocks = blocks,
-        .n_blocks = p->n_blocks ? p->n_blocks + first : NULL, .scores = p->scores, .scores_stride = stride,
-        .blocks_stride = row->candidate_blocks, .n_rows = n, .n_heads = row->index_heads,
-        .block_entries = row->candidate_block_entries};
-    const kvi_topk_params topk = {
-        .scores = p->scores, .n_scores = n_scores, .blocks = blocks, .ids = p->ids + first * row->select_entries,
-        .scores_stride = stride, .blocks_stride = row->candidate_blocks, .n_rows = n,
-        .block_entries = row->candidate_block_entries, .k = row->select_entries};
-    kvcsa_status st = p->exec.ops->index_score(p->exec.dev, &score, err);
+    const kvi_index_score_params score = {.keys = p->keys,
+                                          .codes = p->codes + first * per_row,
+                                          .scales = p->scales + first * (per_row / 32),
+                                          .weights = p->weights + first * row->index_heads,
+                                          .n_visible = p->n_visible + first,
+                                          .blocks = blocks,
+                                          .n_blocks = p->n_blocks ? p->n_blocks + first : NULL,
+                                          .scores = p->scores,
+                                          .scores_stride = stride,
+                                          .blocks_stride = row->candidate_blocks,
+                                          .n_rows = n,
+                                          .n_heads = row->index_heads,
+                                          .block_entries = row->candidate_block_entries};
+    const kvi_topk_params        topk = {.scores = p->scores,
+                                         .n_scores = n_scores,
+                                         .blocks = blocks,
+                                         .ids = p->ids + first * row->select_entries,
+                                         .scores_stride = stride,
+                                         .blocks_stride = row->candidate_blocks,
+                                         .n_rows = n,
+                                         .block_entries = row->candidate_block_entries,
+                                         .k = row->select_entries};
+    kvcsa_status                 st = p->exec.ops->index_score(p->exec.dev, &score, err);
 
     if (st == KVCSA_OK && row->candidates == KVCSA_CANDIDATES_SOURCE)
         st = kvi_candidates_publish(&p->exec, row, p->scores, stride, p->n_visible + first,
-                                    p->blocks + first * row->candidate_blocks, p->n_blocks + first, n, err);
+                                    p->blocks + first * row->candidate_blocks, p->n_blocks + first,
+                                    n, err);
     for (size_t i = 0; i < n; i++)
-        n_scores[i] = consumer ? (uint64_t)p->n_blocks[first + i] * row->candidate_block_entries : p->n_visible[first + i];
+        n_scores[i] = consumer ? (uint64_t)p->n_blocks[first + i] * row->candidate_block_entries
+                               : p->n_visible[first + i];
     return st != KVCSA_OK ? st : p->exec.ops->topk(p->exec.dev, &topk, err);
 }
 
@@ -82,10 +100,15 @@ static kvcsa_status tap_scores(const kvi_select_params *p, kvcsa_error *err)
     kvcsa_status        st = KVCSA_OK;
 
     for (size_t i = 0; i < p->n_rows && st == KVCSA_OK; i++) {
-        const kvi_index_score_params score = {
-            .keys = p->keys, .codes = p->codes + i * per_row, .scales = p->scales + i * (per_row / 32),
-            .weights = p->weights + i * row->index_heads, .n_visible = p->n_visible + i, .scores = p->scores,
-            .scores_stride = p->n_scores, .n_rows = 1, .n_heads = row->index_heads};
+        const kvi_index_score_params score = {.keys = p->keys,
+                                              .codes = p->codes + i * per_row,
+                                              .scales = p->scales + i * (per_row / 32),
+                                              .weights = p->weights + i * row->index_heads,
+                                              .n_visible = p->n_visible + i,
+                                              .scores = p->scores,
+                                              .scores_stride = p->n_scores,
+                                              .n_rows = 1,
+                                              .n_heads = row->index_heads};
 
         st = p->exec.ops->index_score(p->exec.dev, &score, err);
         if (st == KVCSA_OK)
@@ -97,11 +120,15 @@ static kvcsa_status tap_scores(const kvi_select_params *p, kvcsa_error *err)
 kvcsa_status kvi_select(const kvi_select_params *p, kvcsa_error *err)
 {
     enum { MAX_TILE_ROWS = 64 };
-    uint64_t     n_scores[MAX_TILE_ROWS];
-    kvcsa_status st = KVCSA_OK;
-    size_t       i = 0;
-    const kvi_index_query_params query = {.x = p->queries, .codes = p->codes, .scales = p->scales, .n_rows = p->n_rows,
-                                          .n_heads = p->row->index_heads, .width = p->row->index_width};
+    uint64_t                     n_scores[MAX_TILE_ROWS];
+    kvcsa_status                 st = KVCSA_OK;
+    size_t                       i = 0;
+    const kvi_index_query_params query = {.x = p->queries,
+                                          .codes = p->codes,
+                                          .scales = p->scales,
+                                          .n_rows = p->n_rows,
+                                          .n_heads = p->row->index_heads,
+                                          .width = p->row->index_width};
 
     while (i < p->n_rows && sees_all(p, i))
         select_all(p, i++);

@@ -1,5 +1,6 @@
-/* The attention sublayer: projections around window, compressor, selection and attention. What a layer does is read from its
- * plan row. Source: docs/formats.md "Network"; DeepSeek-V4.1 report 2.2 - 2.4. */
+/* The attention sublayer: projections around window, compressor, selection and attention. What a
+ * layer does is read from its plan row. Source: docs/formats.md "Network"; DeepSeek-V4.1 report 2.2
+ * - 2.4. */
 #include <math.h>
 #include <string.h>
 
@@ -19,50 +20,67 @@ typedef struct layer_view {
     const kvi_layer_weights  *w;
     uint32_t                  layer;
     kvi_rotary                rotary;
-    kvi_entries               entries;   /* of the kv owner; owner NULL where the layer reads its window only */
-    uint8_t                  *ring, *kept;
-    size_t                    pending_off; /* floats */
+    kvi_entries entries; /* of the kv owner; owner NULL where the layer reads its window only */
+    uint8_t    *ring, *kept;
+    size_t      pending_off; /* floats */
 } layer_view;
 
 static layer_view view_layer(kvi_net *net, const kvi_net_run_params *p, uint32_t layer)
 {
     const kvcsa_model *model = net->model;
     const kvi_plan    *plan = &model->plan;
-    layer_view v = {.net = net, .p = p, .row = &plan->rows[layer], .w = &model->weights.layers[layer], .layer = layer,
-                    .ring = p->state.windows, .kept = net->b.kept, .exec = p->exec};
+    layer_view         v = {.net = net,
+                            .p = p,
+                            .row = &plan->rows[layer],
+                            .w = &model->weights.layers[layer],
+                            .layer = layer,
+                            .ring = p->state.windows,
+                            .kept = net->b.kept,
+                            .exec = p->exec};
 
     v.exec.layer = layer;
-    v.rotary = (kvi_rotary){.freqs = net->freqs[v.row->ratio > 0], .n_rotated = model->config.rope_dim};
+    v.rotary =
+        (kvi_rotary){.freqs = net->freqs[v.row->ratio > 0], .n_rotated = model->config.rope_dim};
     for (uint32_t l = 0; l < layer; l++) {
         v.ring += (size_t)plan->rows[l].window_tokens * plan->rows[l].window_bytes;
         v.kept += kvi_window_kept(&plan->rows[l], p->n_rows) * plan->rows[l].window_bytes;
         v.pending_off += plan->rows[l].pending_bytes / sizeof(float);
     }
     if (v.row->ratio)
-        v.entries = (kvi_entries){.owner = kvi_kv_layout_owner(&model->layout, (uint32_t)v.row->kv_owner),
-                                  .index_parts = p->state.index_parts, .main_parts = p->state.main_parts};
+        v.entries =
+            (kvi_entries){.owner = kvi_kv_layout_owner(&model->layout, (uint32_t)v.row->kv_owner),
+                          .index_parts = p->state.index_parts,
+                          .main_parts = p->state.main_parts};
     return v;
 }
 
 /* Query and window row of every token; the row is stored quantised, and read back so. */
 static kvcsa_status project(const layer_view *v, kvcsa_error *err)
 {
-    const kvi_config *c = &v->net->model->config;
-    kvi_net_buffers  *b = &v->net->b;
-    const kvi_exec   *e = &v->exec;
-    const size_t      n = v->p->n_rows;
-    const size_t      n_kept = kvi_window_kept(v->row, n);
-    const kvi_window_write_params write = {.x = b->row, .rows = b->chunk, .x_stride = c->head_dim, .n_rows = n,
-                                           .width = c->head_dim, .row_bytes = v->row->window_bytes};
-    kvcsa_status st;
+    const kvi_config             *c = &v->net->model->config;
+    kvi_net_buffers              *b = &v->net->b;
+    const kvi_exec               *e = &v->exec;
+    const size_t                  n = v->p->n_rows;
+    const size_t                  n_kept = kvi_window_kept(v->row, n);
+    const kvi_window_write_params write = {.x = b->row,
+                                           .rows = b->chunk,
+                                           .x_stride = c->head_dim,
+                                           .n_rows = n,
+                                           .width = c->head_dim,
+                                           .row_bytes = v->row->window_bytes};
+    kvcsa_status                  st;
 
     if ((st = kvi_exec_linear(e, &v->w->wq_a, b->x, b->qr, n, e->flags, err)) != KVCSA_OK ||
-        (st = kvi_exec_norm(e, v->w->q_norm, b->qr, n, c->q_lora_rank, c->norm_eps, err)) != KVCSA_OK ||
+        (st = kvi_exec_norm(e, v->w->q_norm, b->qr, n, c->q_lora_rank, c->norm_eps, err)) !=
+            KVCSA_OK ||
         (st = kvi_exec_linear(e, &v->w->wq_b, b->qr, b->q, n, e->flags, err)) != KVCSA_OK ||
-        (st = kvi_exec_rope(e, &v->rotary, b->q, b->pos, n, c->n_heads, c->head_dim, 0, err)) != KVCSA_OK ||
+        (st = kvi_exec_rope(e, &v->rotary, b->q, b->pos, n, c->n_heads, c->head_dim, 0, err)) !=
+            KVCSA_OK ||
         (st = kvi_exec_linear(e, &v->w->wkv, b->x, b->row, n, e->flags, err)) != KVCSA_OK ||
-        (st = kvi_exec_norm(e, v->w->kv_norm, b->row, n, c->head_dim, c->norm_eps, err)) != KVCSA_OK ||
-        (st = kvi_exec_rope(e, &v->rotary, b->row, b->pos, n, 1, c->head_dim, 0, err)) != KVCSA_OK ||
+        (st = kvi_exec_norm(e, v->w->kv_norm, b->row, n, c->head_dim, c->norm_eps, err)) !=
+            KVCSA_OK ||
+        (st = kvi_exec_rope(e, &v->rotary, b->row, b->pos, n, 1, c->head_dim, 0, err)) !=
+            KVCSA_OK ||
         (st = e->ops->window_write(e->dev, &write, err)) != KVCSA_OK)
         return st;
     kvi_exec_tap(e, KVI_TAP_WINDOW, b->row, n, c->head_dim);
@@ -72,35 +90,62 @@ static kvcsa_status project(const layer_view *v, kvcsa_error *err)
 
 static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
 {
-    const kvi_config *c = &v->net->model->config;
-    kvi_net_buffers  *b = &v->net->b;
-    const kvi_compress_params p = {
-        .exec = v->exec, .row = v->row, .wkv = &v->w->comp_wkv, .wgate = &v->w->comp_wgate, .index_wk = &v->w->index_wk,
-        .norm = v->w->comp_norm, .index_k_norm = v->w->index_k_norm, .rotary = v->rotary, .to = v->entries, .x = b->x,
-        .pending = v->p->state.pending + v->pending_off, .pending_out = b->pending + v->pending_off, .k = b->k, .gate = b->gate,
-        .latent = b->latent, .key = b->key, .entry_pos = b->entry_pos, .pos = b->pos[0], .n_rows = v->p->n_rows,
-        .eps = c->norm_eps};
+    const kvi_config         *c = &v->net->model->config;
+    kvi_net_buffers          *b = &v->net->b;
+    const kvi_compress_params p = {.exec = v->exec,
+                                   .row = v->row,
+                                   .wkv = &v->w->comp_wkv,
+                                   .wgate = &v->w->comp_wgate,
+                                   .index_wk = &v->w->index_wk,
+                                   .norm = v->w->comp_norm,
+                                   .index_k_norm = v->w->index_k_norm,
+                                   .rotary = v->rotary,
+                                   .to = v->entries,
+                                   .x = b->x,
+                                   .pending = v->p->state.pending + v->pending_off,
+                                   .pending_out = b->pending + v->pending_off,
+                                   .k = b->k,
+                                   .gate = b->gate,
+                                   .latent = b->latent,
+                                   .key = b->key,
+                                   .entry_pos = b->entry_pos,
+                                   .pos = b->pos[0],
+                                   .n_rows = v->p->n_rows,
+                                   .eps = c->norm_eps};
 
     return kvi_compress(&p, err);
 }
 
-/* Index queries and head weights, then the selection; later layers inherit net->b.ids and net->b.blocks. */
+/* Index queries and head weights, then the selection; later layers inherit net->b.ids and
+ * net->b.blocks. */
 static kvcsa_status select_entries(const layer_view *v, kvcsa_error *err)
 {
     const kvi_config *c = &v->net->model->config;
     kvi_net_buffers  *b = &v->net->b;
     const kvi_exec   *e = &v->exec;
     const size_t      n = v->p->n_rows;
-    const float       scale = (float)(1.0 / sqrt((double)c->index_dim) / sqrt((double)c->index_heads));
-    const kvi_select_params p = {
-        .exec = *e, .row = v->row, .keys = v->entries, .queries = b->iq, .codes = b->codes, .scales = b->iscale,
-        .weights = b->iweight, .n_visible = b->n_visible, .scores = b->scores, .n_scores = b->n_scores, .blocks = b->blocks,
-        .n_blocks = b->n_blocks, .ids = b->ids, .n_rows = n};
-    kvcsa_status st;
+    const float scale = (float)(1.0 / sqrt((double)c->index_dim) / sqrt((double)c->index_heads));
+    const kvi_select_params p = {.exec = *e,
+                                 .row = v->row,
+                                 .keys = v->entries,
+                                 .queries = b->iq,
+                                 .codes = b->codes,
+                                 .scales = b->iscale,
+                                 .weights = b->iweight,
+                                 .n_visible = b->n_visible,
+                                 .scores = b->scores,
+                                 .n_scores = b->n_scores,
+                                 .blocks = b->blocks,
+                                 .n_blocks = b->n_blocks,
+                                 .ids = b->ids,
+                                 .n_rows = n};
+    kvcsa_status            st;
 
     if ((st = kvi_exec_linear(e, &v->w->index_wq_b, b->qr, b->iq, n, e->flags, err)) != KVCSA_OK ||
-        (st = kvi_exec_rope(e, &v->rotary, b->iq, b->pos, n, c->index_heads, c->index_dim, 0, err)) != KVCSA_OK ||
-        (st = kvi_exec_linear(e, &v->w->index_weights, b->x, b->iweight, n, e->flags, err)) != KVCSA_OK)
+        (st = kvi_exec_rope(e, &v->rotary, b->iq, b->pos, n, c->index_heads, c->index_dim, 0,
+                            err)) != KVCSA_OK ||
+        (st = kvi_exec_linear(e, &v->w->index_weights, b->x, b->iweight, n, e->flags, err)) !=
+            KVCSA_OK)
         return st;
     for (size_t i = 0; i < n * c->index_heads; i++) {
         b->iweight[i] *= scale;
@@ -112,7 +157,8 @@ static kvcsa_status select_entries(const layer_view *v, kvcsa_error *err)
     return kvi_select(&p, err);
 }
 
-/* Grouped output projection: every group of heads through its own rows of wo_a, then all through wo_b. */
+/* Grouped output projection: every group of heads through its own rows of wo_a, then all through
+ * wo_b. */
 static kvcsa_status project_out(const layer_view *v, kvcsa_error *err)
 {
     const kvi_config *c = &v->net->model->config;
@@ -122,10 +168,16 @@ static kvcsa_status project_out(const layer_view *v, kvcsa_error *err)
 
     for (uint32_t g = 0; g < c->o_groups; g++) {
         const kvi_linear_params p = {
-            .w = &v->w->wo_a, .row0 = g * c->o_lora_rank, .n_out = c->o_lora_rank, .x = b->o + g * group,
-            .y = b->z + (size_t)g * c->o_lora_rank, .x_stride = group * c->o_groups,
-            .y_stride = (size_t)c->o_groups * c->o_lora_rank, .n_rows = v->p->n_rows,
-            .flags = e->flags & ~(uint32_t)KVI_OP_ACT_QUANT}; /* the official code keeps wo_a in bf16 */
+            .w = &v->w->wo_a,
+            .row0 = g * c->o_lora_rank,
+            .n_out = c->o_lora_rank,
+            .x = b->o + g * group,
+            .y = b->z + (size_t)g * c->o_lora_rank,
+            .x_stride = group * c->o_groups,
+            .y_stride = (size_t)c->o_groups * c->o_lora_rank,
+            .n_rows = v->p->n_rows,
+            .flags =
+                e->flags & ~(uint32_t)KVI_OP_ACT_QUANT}; /* the official code keeps wo_a in bf16 */
         const kvcsa_status st = e->ops->linear(e->dev, &p, err);
 
         if (st != KVCSA_OK)
@@ -134,20 +186,32 @@ static kvcsa_status project_out(const layer_view *v, kvcsa_error *err)
     return kvi_exec_linear(e, &v->w->wo_b, b->z, b->y, v->p->n_rows, e->flags, err);
 }
 
-kvcsa_status kvi_attention(kvi_net *net, const kvi_net_run_params *p, uint32_t layer, kvcsa_error *err)
+kvcsa_status kvi_attention(kvi_net *net, const kvi_net_run_params *p, uint32_t layer,
+                           kvcsa_error *err)
 {
-    const layer_view  v = view_layer(net, p, layer);
-    const kvi_config *c = &net->model->config;
-    kvi_net_buffers  *b = &net->b;
-    const kvi_attend_view attend = {
-        .exec = v.exec, .row = v.row, .q = b->q, .out = b->o, .pos = b->pos, .ring = v.ring, .chunk = b->chunk,
-        .sink = v.w->attn_sink, .ids = b->ids, .entries = v.entries, .rotary = v.rotary, .n_rows = p->n_rows,
-        .n_heads = c->n_heads, .width = c->head_dim};
-    kvcsa_status st = project(&v, err);
+    const layer_view      v = view_layer(net, p, layer);
+    const kvi_config     *c = &net->model->config;
+    kvi_net_buffers      *b = &net->b;
+    const kvi_attend_view attend = {.exec = v.exec,
+                                    .row = v.row,
+                                    .q = b->q,
+                                    .out = b->o,
+                                    .pos = b->pos,
+                                    .ring = v.ring,
+                                    .chunk = b->chunk,
+                                    .sink = v.w->attn_sink,
+                                    .ids = b->ids,
+                                    .entries = v.entries,
+                                    .rotary = v.rotary,
+                                    .n_rows = p->n_rows,
+                                    .n_heads = c->n_heads,
+                                    .width = c->head_dim};
+    kvcsa_status          st = project(&v, err);
 
     if (st == KVCSA_OK && kvi_plan_owns(&net->model->plan, layer))
         st = compress(&v, err);
-    if (st == KVCSA_OK && (v.row->select == KVCSA_SELECT_OWN || v.row->select == KVCSA_SELECT_REINDEX))
+    if (st == KVCSA_OK &&
+        (v.row->select == KVCSA_SELECT_OWN || v.row->select == KVCSA_SELECT_REINDEX))
         st = select_entries(&v, err);
     if (st == KVCSA_OK)
         st = kvi_attend(&attend, err);

@@ -1,4 +1,5 @@
-/* Engram: n-gram rows of a large table, gated into the residual streams. Source: docs/formats.md "Engram". */
+/* Engram: n-gram rows of a large table, gated into the residual streams. Source: docs/formats.md
+ * "Engram". */
 #include "net/net_int.h"
 
 /* Table rows of every token: they depend on token ids alone. */
@@ -14,26 +15,37 @@ static void hash_rows(const kvi_net *net, const kvi_net_run_params *p, uint32_t 
 
         for (; n < ngram && n <= pos; n++)
             history[n] = model->token_map[p->state.tokens[pos - n]];
-        kvi_engram_rows(&model->engram, engram_index, history, n, net->b.erows + (size_t)i * model->engram.n_columns);
+        kvi_engram_rows(&model->engram, engram_index, history, n,
+                        net->b.erows + (size_t)i * model->engram.n_columns);
     }
 }
 
 kvcsa_status kvi_engram(kvi_net *net, const kvi_net_run_params *p, uint32_t layer, kvcsa_error *err)
 {
-    const kvi_config        *c = &net->model->config;
-    const kvi_layer_weights *w = &net->model->weights.layers[layer];
-    kvi_net_buffers         *b = &net->b;
-    const kvi_exec          *e = &p->exec;
-    const kvi_embed_params embed = {.table = &w->engram_table, .ids = b->erows, .y = b->embed, .y_stride = c->engram_head_dim,
-                                    .n_rows = (size_t)p->n_rows * net->model->engram.n_columns, .flags = e->flags};
-    const kvi_engram_gate_params gate = {.h = b->h, .kv = b->ekv, .qk = w->engram_qk, .n_rows = p->n_rows,
-                                         .copies = c->hc_copies, .width = c->hidden_size, .eps = c->norm_eps,
+    const kvi_config            *c = &net->model->config;
+    const kvi_layer_weights     *w = &net->model->weights.layers[layer];
+    kvi_net_buffers             *b = &net->b;
+    const kvi_exec              *e = &p->exec;
+    const kvi_embed_params       embed = {.table = &w->engram_table,
+                                          .ids = b->erows,
+                                          .y = b->embed,
+                                          .y_stride = c->engram_head_dim,
+                                          .n_rows = (size_t)p->n_rows * net->model->engram.n_columns,
+                                          .flags = e->flags};
+    const kvi_engram_gate_params gate = {.h = b->h,
+                                         .kv = b->ekv,
+                                         .qk = w->engram_qk,
+                                         .n_rows = p->n_rows,
+                                         .copies = c->hc_copies,
+                                         .width = c->hidden_size,
+                                         .eps = c->norm_eps,
                                          .flags = e->flags};
-    kvcsa_status st;
+    kvcsa_status                 st;
 
     hash_rows(net, p, (uint32_t)w->engram_index);
     if ((st = e->ops->embed(e->dev, &embed, err)) != KVCSA_OK ||
-        (st = kvi_exec_linear(e, &w->engram_wkv, b->embed, b->ekv, p->n_rows, e->flags, err)) != KVCSA_OK)
+        (st = kvi_exec_linear(e, &w->engram_wkv, b->embed, b->ekv, p->n_rows, e->flags, err)) !=
+            KVCSA_OK)
         return st;
     return e->ops->engram_gate(e->dev, &gate, err);
 }

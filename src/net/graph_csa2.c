@@ -1,8 +1,10 @@
-/* DeepSeek-V4.1's order of operators: embedding, layers (Engram, attention site, feed-forward site), head.
+/* DeepSeek-V4.1's order of operators: embedding, layers (Engram, attention site, feed-forward
+ * site), head.
  *
- * The residual is hc_copies streams. A site's input is a weighted sum of them; the weights come from the site before ("single
- * pass"): attention uses those of the previous layer's feed-forward site, feed-forward those of this layer's attention site, the
- * head those of the last. Source: docs/formats.md "Network". */
+ * The residual is hc_copies streams. A site's input is a weighted sum of them; the weights come
+ * from the site before ("single pass"): attention uses those of the previous layer's feed-forward
+ * site, feed-forward those of this layer's attention site, the head those of the last. Source:
+ * docs/formats.md "Network". */
 #include <string.h>
 
 #include "attn/window.h"
@@ -11,7 +13,8 @@
 #include "net/net_int.h"
 #include "net/rope.h"
 
-kvcsa_status kvi_net_create(const kvcsa_model *model, const kvcsa_allocator *a, kvi_net **out, kvcsa_error *err)
+kvcsa_status kvi_net_create(const kvcsa_model *model, const kvcsa_allocator *a, kvi_net **out,
+                            kvcsa_error *err)
 {
     const size_t half = model->config.rope_dim / 2;
     kvi_net     *net = kvi_zalloc(a, sizeof *net);
@@ -58,12 +61,15 @@ uint64_t kvi_net_workspace_bytes(const kvi_net *net)
 /* Every stream starts as the embedding; the first site takes stream 0. */
 static kvcsa_status embed(kvi_net *net, const kvi_net_run_params *p, kvcsa_error *err)
 {
-    const kvi_config *c = &net->model->config;
-    kvi_net_buffers  *b = &net->b;
-    const size_t      streams = (size_t)c->hc_copies * c->hidden_size;
-    const kvi_embed_params e = {.table = &net->model->weights.embed, .ids = b->entry_pos, .y = b->h, .y_stride = streams,
+    const kvi_config      *c = &net->model->config;
+    kvi_net_buffers       *b = &net->b;
+    const size_t           streams = (size_t)c->hc_copies * c->hidden_size;
+    const kvi_embed_params e = {.table = &net->model->weights.embed,
+                                .ids = b->entry_pos,
+                                .y = b->h,
+                                .y_stride = streams,
                                 .n_rows = p->n_rows};
-    kvcsa_status st;
+    kvcsa_status           st;
 
     for (uint32_t i = 0; i < p->n_rows; i++) {
         b->pos[i] = p->state.n_tokens + i;
@@ -75,46 +81,73 @@ static kvcsa_status embed(kvi_net *net, const kvi_net_run_params *p, kvcsa_error
     for (uint32_t i = 0; i < p->n_rows; i++) {
         b->pre[0][(size_t)i * c->hc_copies] = 1.0f;
         for (uint32_t k = 1; k < c->hc_copies; k++)
-            memcpy(b->h + i * streams + (size_t)k * c->hidden_size, b->h + i * streams, c->hidden_size * sizeof(float));
+            memcpy(b->h + i * streams + (size_t)k * c->hidden_size, b->h + i * streams,
+                   c->hidden_size * sizeof(float));
     }
     return KVCSA_OK;
 }
 
-/* Coefficients of a site from the streams in front of it: pre goes to the next site, post and comb are its own. */
-static kvcsa_status mix(kvi_net *net, const kvi_net_run_params *p, const kvi_mix_weights *w, float *pre, kvcsa_error *err)
+/* Coefficients of a site from the streams in front of it: pre goes to the next site, post and comb
+ * are its own. */
+static kvcsa_status mix(kvi_net *net, const kvi_net_run_params *p, const kvi_mix_weights *w,
+                        float *pre, kvcsa_error *err)
 {
-    const kvi_config *c = &net->model->config;
-    kvi_net_buffers  *b = &net->b;
-    const kvi_mix_params m = {.h = b->h, .proj = b->proj, .base = w->base, .pre = pre, .post = b->post, .comb = b->comb,
-                              .n_rows = p->n_rows, .copies = c->hc_copies, .width = c->hidden_size, .n_iters = c->hc_iters,
-                              .scale = {w->scale[0], w->scale[1], w->scale[2]}, .norm_eps = c->norm_eps, .eps = c->hc_eps};
-    const kvcsa_status st = kvi_exec_linear(&p->exec, &w->fn, b->h, b->proj, p->n_rows, 0, err);
+    const kvi_config    *c = &net->model->config;
+    kvi_net_buffers     *b = &net->b;
+    const kvi_mix_params m = {.h = b->h,
+                              .proj = b->proj,
+                              .base = w->base,
+                              .pre = pre,
+                              .post = b->post,
+                              .comb = b->comb,
+                              .n_rows = p->n_rows,
+                              .copies = c->hc_copies,
+                              .width = c->hidden_size,
+                              .n_iters = c->hc_iters,
+                              .scale = {w->scale[0], w->scale[1], w->scale[2]},
+                              .norm_eps = c->norm_eps,
+                              .eps = c->hc_eps};
+    const kvcsa_status   st = kvi_exec_linear(&p->exec, &w->fn, b->h, b->proj, p->n_rows, 0, err);
 
     return st == KVCSA_OK ? p->exec.ops->mix(p->exec.dev, &m, err) : st;
 }
 
 /* x = norm(weighted sum of the streams) */
-static kvcsa_status collapse(kvi_net *net, const kvi_exec *e, const float *h, const float *pre, const float *norm, size_t n_rows,
-                             kvcsa_error *err)
+static kvcsa_status collapse(kvi_net *net, const kvi_exec *e, const float *h, const float *pre,
+                             const float *norm, size_t n_rows, kvcsa_error *err)
 {
-    const kvi_config *c = &net->model->config;
-    const kvi_collapse_params p = {.h = h, .pre = pre, .y = net->b.x, .n_rows = n_rows, .copies = c->hc_copies,
-                                   .width = c->hidden_size, .flags = e->flags};
-    const kvcsa_status st = e->ops->collapse(e->dev, &p, err);
+    const kvi_config         *c = &net->model->config;
+    const kvi_collapse_params p = {.h = h,
+                                   .pre = pre,
+                                   .y = net->b.x,
+                                   .n_rows = n_rows,
+                                   .copies = c->hc_copies,
+                                   .width = c->hidden_size,
+                                   .flags = e->flags};
+    const kvcsa_status        st = e->ops->collapse(e->dev, &p, err);
 
-    return st == KVCSA_OK ? kvi_exec_norm(e, norm, net->b.x, n_rows, c->hidden_size, c->norm_eps, err) : st;
+    return st == KVCSA_OK
+               ? kvi_exec_norm(e, norm, net->b.x, n_rows, c->hidden_size, c->norm_eps, err)
+               : st;
 }
 
 static kvcsa_status expand(kvi_net *net, const kvi_net_run_params *p, kvcsa_error *err)
 {
-    const kvi_config *c = &net->model->config;
-    const kvi_expand_params e = {.h = net->b.h, .y = net->b.y, .post = net->b.post, .comb = net->b.comb, .n_rows = p->n_rows,
-                                 .copies = c->hc_copies, .width = c->hidden_size, .flags = p->exec.flags};
+    const kvi_config       *c = &net->model->config;
+    const kvi_expand_params e = {.h = net->b.h,
+                                 .y = net->b.y,
+                                 .post = net->b.post,
+                                 .comb = net->b.comb,
+                                 .n_rows = p->n_rows,
+                                 .copies = c->hc_copies,
+                                 .width = c->hidden_size,
+                                 .flags = p->exec.flags};
 
     return p->exec.ops->expand(p->exec.dev, &e, err);
 }
 
-static kvcsa_status run_layer(kvi_net *net, const kvi_net_run_params *p, uint32_t layer, kvcsa_error *err)
+static kvcsa_status run_layer(kvi_net *net, const kvi_net_run_params *p, uint32_t layer,
+                              kvcsa_error *err)
 {
     const kvi_layer_weights *w = &net->model->weights.layers[layer];
     kvi_net_buffers         *b = &net->b;
@@ -122,10 +155,12 @@ static kvcsa_status run_layer(kvi_net *net, const kvi_net_run_params *p, uint32_
 
     if (w->engram_index >= 0)
         st = kvi_engram(net, p, layer, err);
-    /* pre[0]: from the previous layer; pre[1]: from this layer's attention site, used by its feed-forward site */
+    /* pre[0]: from the previous layer; pre[1]: from this layer's attention site, used by its
+     * feed-forward site */
     if (st != KVCSA_OK || (st = mix(net, p, &w->mix_attn, b->pre[1], err)) != KVCSA_OK ||
         (st = collapse(net, &p->exec, b->h, b->pre[0], w->attn_norm, p->n_rows, err)) != KVCSA_OK ||
-        (st = kvi_attention(net, p, layer, err)) != KVCSA_OK || (st = expand(net, p, err)) != KVCSA_OK ||
+        (st = kvi_attention(net, p, layer, err)) != KVCSA_OK ||
+        (st = expand(net, p, err)) != KVCSA_OK ||
         (st = mix(net, p, &w->mix_ffn, b->pre[0], err)) != KVCSA_OK ||
         (st = collapse(net, &p->exec, b->h, b->pre[1], w->ffn_norm, p->n_rows, err)) != KVCSA_OK ||
         (st = kvi_moe(net, p, layer, err)) != KVCSA_OK)
@@ -143,15 +178,19 @@ static kvcsa_status head(kvi_net *net, const kvi_net_run_params *p, kvcsa_error 
 
     if (p->n_logit_rows == 0)
         return KVCSA_OK;
-    for (uint32_t i = 0; i < p->n_logit_rows; i++) { /* ascending, so a row is never overwritten before it is moved */
+    for (uint32_t i = 0; i < p->n_logit_rows;
+         i++) { /* ascending, so a row is never overwritten before it is moved */
         const size_t from = p->logit_rows[i];
 
         memmove(b->h + i * streams, b->h + from * streams, streams * sizeof(float));
-        memmove(b->pre[0] + (size_t)i * c->hc_copies, b->pre[0] + from * c->hc_copies, c->hc_copies * sizeof(float));
+        memmove(b->pre[0] + (size_t)i * c->hc_copies, b->pre[0] + from * c->hc_copies,
+                c->hc_copies * sizeof(float));
     }
-    if ((st = collapse(net, &p->exec, b->h, b->pre[0], net->model->weights.norm, p->n_logit_rows, err)) != KVCSA_OK)
+    if ((st = collapse(net, &p->exec, b->h, b->pre[0], net->model->weights.norm, p->n_logit_rows,
+                       err)) != KVCSA_OK)
         return st;
-    return kvi_exec_linear(&p->exec, &net->model->weights.head, b->x, b->logits, p->n_logit_rows, 0, err);
+    return kvi_exec_linear(&p->exec, &net->model->weights.head, b->x, b->logits, p->n_logit_rows, 0,
+                           err);
 }
 
 kvcsa_status kvi_net_run(kvi_net *net, const kvi_net_run_params *p, kvcsa_error *err)

@@ -7,14 +7,30 @@ kvcsa_status kvi_moe(kvi_net *net, const kvi_net_run_params *p, uint32_t layer, 
     kvi_net_buffers         *b = &net->b;
     kvi_exec                 exec = p->exec;
     const kvi_exec          *e = &exec;
-    const kvi_route_params route = {.z = b->router, .bias = w->gate_bias, .experts = b->experts, .weights = b->eweight,
-                                    .n_rows = p->n_rows, .n_experts = c->n_experts, .k = c->n_experts_per_token,
-                                    .normalise = c->norm_topk_prob, .scale = c->routed_scale};
-    const kvi_moe_params moe = {.x = b->x, .y = b->y, .experts = b->experts, .weights = b->eweight, .routed = w->experts,
-                                .shared = &w->shared, .n_rows = p->n_rows, .n_experts = c->n_experts,
-                                .k = c->n_experts_per_token, .width = c->hidden_size, .inner = c->moe_inner,
-                                .limit = c->swiglu_limit, .flags = e->flags};
-    kvcsa_status st = kvi_exec_linear(e, &w->gate, b->x, b->router, p->n_rows, 0, err); /* the router is fp32 in every mode */
+    const kvi_route_params   route = {.z = b->router,
+                                      .bias = w->gate_bias,
+                                      .experts = b->experts,
+                                      .weights = b->eweight,
+                                      .n_rows = p->n_rows,
+                                      .n_experts = c->n_experts,
+                                      .k = c->n_experts_per_token,
+                                      .normalise = c->norm_topk_prob,
+                                      .scale = c->routed_scale};
+    const kvi_moe_params     moe = {.x = b->x,
+                                    .y = b->y,
+                                    .experts = b->experts,
+                                    .weights = b->eweight,
+                                    .routed = w->experts,
+                                    .shared = &w->shared,
+                                    .n_rows = p->n_rows,
+                                    .n_experts = c->n_experts,
+                                    .k = c->n_experts_per_token,
+                                    .width = c->hidden_size,
+                                    .inner = c->moe_inner,
+                                    .limit = c->swiglu_limit,
+                                    .flags = e->flags};
+    kvcsa_status             st = kvi_exec_linear(e, &w->gate, b->x, b->router, p->n_rows, 0,
+                                                  err); /* the router is fp32 in every mode */
 
     exec.layer = layer;
     if (st == KVCSA_OK) {

@@ -4,7 +4,8 @@
 
 #include "base/fmath.h"
 
-/* Channel at which `turns` rotations fit into the original context (YaRN's correction dimension). */
+/* Channel at which `turns` rotations fit into the original context (YaRN's correction dimension).
+ */
 static double correction(const kvi_config *c, double turns)
 {
     const double pi = 3.14159265358979323846;
@@ -24,12 +25,14 @@ void kvi_rope_freqs(const kvi_config *c, int compressed, float *freqs)
         return;
 
     const double low = fmax(floor(correction(c, (double)c->rope_beta_fast)), 0.0);
-    const double high = fmin(ceil(correction(c, (double)c->rope_beta_slow)), (double)c->rope_dim - 1);
-    const float  span = (float)fmax(high - low, 1e-3);
+    const double high =
+        fmin(ceil(correction(c, (double)c->rope_beta_slow)), (double)c->rope_dim - 1);
+    const float span = (float)fmax(high - low, 1e-3);
 
     for (uint32_t i = 0; i < half; i++) {
         const float ramp = fminf(fmaxf(((float)i - (float)low) / span, 0.0f), 1.0f);
-        const float keep = 1.0f - ramp; /* high frequencies stay, low ones are stretched by the factor */
+        const float keep =
+            1.0f - ramp; /* high frequencies stay, low ones are stretched by the factor */
 
         freqs[i] = freqs[i] / c->rope_factor * (1.0f - keep) + freqs[i] * keep;
     }

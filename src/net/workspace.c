@@ -20,7 +20,8 @@ static void *cut(cutter *c, size_t count, size_t elem)
     size_t end = 0;
     void  *p = c->base ? c->base + c->used : NULL;
 
-    if (!kvi_mul_size(count, elem, &bytes) || !kvi_add_size(bytes, 63, &end) || !kvi_add_size(c->used, end & ~(size_t)63, &end)) {
+    if (!kvi_mul_size(count, elem, &bytes) || !kvi_add_size(bytes, 63, &end) ||
+        !kvi_add_size(c->used, end & ~(size_t)63, &end)) {
         c->ok = false;
         return NULL;
     }
@@ -57,7 +58,8 @@ static widths largest(const kvcsa_model *model, uint64_t n_tokens, size_t n, boo
     return w;
 }
 
-static void cut_all(cutter *c, const kvcsa_model *model, const kvi_net_run_params *p, kvi_net_buffers *b)
+static void cut_all(cutter *c, const kvcsa_model *model, const kvi_net_run_params *p,
+                    kvi_net_buffers *b)
 {
     const kvi_config *cfg = &model->config;
     const size_t      n = p->n_rows;
@@ -117,7 +119,8 @@ kvcsa_status kvi_net_prepare(kvi_net *net, const kvi_net_run_params *p, kvcsa_er
     cut_all(&count, net->model, p, &net->b);
     if (!count.ok || !kvi_buf_reserve(&net->allocator, &net->memory, 1, 0, count.used)) {
         net->b = (kvi_net_buffers){0};
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "workspace of %zu bytes for %u rows", count.used, p->n_rows);
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "workspace of %zu bytes for %u rows", count.used,
+                        p->n_rows);
     }
     c.base = net->memory.data;
     cut_all(&c, net->model, p, &net->b);

@@ -38,7 +38,8 @@ static kvi_block **block_list(const kvcsa_session *s)
     return s->blocks.data;
 }
 
-kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model, const kvcsa_session_params *params, kvcsa_session **out,
+kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model,
+                                const kvcsa_session_params *params, kvcsa_session **out,
                                 kvcsa_error *err)
 {
     const kvcsa_allocator *a = kvi_pool_allocator(pool);
@@ -48,9 +49,11 @@ kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model, const kvcs
 
     *out = NULL;
     if (model->plan_only)
-        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "the model was opened for its plan only, it has no weights");
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
+                        "the model was opened for its plan only, it has no weights");
     if (params->flags)
-        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "session flags are 0x%x, none are known", params->flags);
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "session flags are 0x%x, none are known",
+                        params->flags);
     if (!(s = kvi_zalloc(a, sizeof *s)))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "session of %zu bytes", sizeof *s);
     s->allocator = *a;
@@ -63,11 +66,12 @@ kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model, const kvcs
     if ((st = kvi_pool_charge(pool, window_bytes(model) + n_pending, err)) != KVCSA_OK)
         goto fail;
     s->charged_bytes = window_bytes(model) + n_pending;
-    if ((st = kvi_pool_class_acquire(pool, model->layout.index_part_bytes, model->layout.main_part_bytes, &s->cls, err)) !=
-            KVCSA_OK ||
+    if ((st = kvi_pool_class_acquire(pool, model->layout.index_part_bytes,
+                                     model->layout.main_part_bytes, &s->cls, err)) != KVCSA_OK ||
         (st = kvi_net_create(model, a, &s->net, err)) != KVCSA_OK)
         goto fail;
-    if (!(s->windows = kvi_zalloc(a, window_bytes(model))) || !(s->pending = kvi_zalloc(a, n_pending)) ||
+    if (!(s->windows = kvi_zalloc(a, window_bytes(model))) ||
+        !(s->pending = kvi_zalloc(a, n_pending)) ||
         !(s->logits = kvi_alloc(a, model->config.vocab_size * sizeof(float)))) {
         st = kvi_fail(err, KVCSA_ERR_NOMEM, "window rows of %zu bytes", window_bytes(model));
         goto fail;
@@ -150,24 +154,29 @@ void kvi_session_set_reference(kvcsa_session *s, uint32_t op_flags, const kvi_ta
 }
 
 /* Everything about an append that can be wrong, before anything changes. */
-static kvcsa_status check_append(const kvcsa_session *s, const int32_t *tokens, size_t n, const kvcsa_append_params *p,
-                                 kvcsa_error *err)
+static kvcsa_status check_append(const kvcsa_session *s, const int32_t *tokens, size_t n,
+                                 const kvcsa_append_params *p, kvcsa_error *err)
 {
     const kvi_config *c = &s->model->config;
 
     if (n == 0)
         return kvi_fail(err, KVCSA_ERR_ARG, "n_tokens is 0, must be at least 1");
     if (n > c->max_tokens || s->n_total > c->max_tokens - n)
-        return kvi_fail(err, KVCSA_ERR_LIMIT, "n_tokens is %zu after %llu, the context limit is %llu", n,
+        return kvi_fail(err, KVCSA_ERR_LIMIT,
+                        "n_tokens is %zu after %llu, the context limit is %llu", n,
                         (unsigned long long)s->n_total, (unsigned long long)c->max_tokens);
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= c->vocab_size)
-            return kvi_fail(err, KVCSA_ERR_ARG, "tokens[%zu] is %d, must be in 0..%u", i, tokens[i], c->vocab_size - 1);
+            return kvi_fail(err, KVCSA_ERR_ARG, "tokens[%zu] is %d, must be in 0..%u", i, tokens[i],
+                            c->vocab_size - 1);
         if (tokens[i] == c->image)
-            return kvi_fail(err, KVCSA_ERR_ARG, "tokens[%zu] is %d, the image token: this version reads text", i, tokens[i]);
+            return kvi_fail(err, KVCSA_ERR_ARG,
+                            "tokens[%zu] is %d, the image token: this version reads text", i,
+                            tokens[i]);
     }
     if (p->logits > KVCSA_LOGITS_NONE)
-        return kvi_fail(err, KVCSA_ERR_ARG, "logits is %u, must be one of KVCSA_LOGITS_*", p->logits);
+        return kvi_fail(err, KVCSA_ERR_ARG, "logits is %u, must be one of KVCSA_LOGITS_*",
+                        p->logits);
     if ((p->logits == KVCSA_LOGITS_ALL || p->logits == KVCSA_LOGITS_ROWS) && !p->on_logits)
         return kvi_fail(err, KVCSA_ERR_ARG, "on_logits is NULL, logits %u need it", p->logits);
     if (p->logits != KVCSA_LOGITS_ROWS)
@@ -176,7 +185,8 @@ static kvcsa_status check_append(const kvcsa_session *s, const int32_t *tokens, 
         return kvi_fail(err, KVCSA_ERR_ARG, "rows is NULL, n_rows is %u", p->n_rows);
     for (uint32_t i = 0; i < p->n_rows; i++)
         if (p->rows[i] >= n || (i && p->rows[i] <= p->rows[i - 1]))
-            return kvi_fail(err, KVCSA_ERR_ARG, "rows[%u] is %u, must be ascending and below %zu", i, p->rows[i], n);
+            return kvi_fail(err, KVCSA_ERR_ARG, "rows[%u] is %u, must be ascending and below %zu",
+                            i, p->rows[i], n);
     return KVCSA_OK;
 }
 
@@ -189,13 +199,14 @@ static void compact_appends(kvcsa_session *s)
     s->first_append = 0;
 }
 
-kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t n, const kvcsa_append_params *p,
-                                uint64_t *out_pos, kvcsa_error *err)
+kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t n,
+                                const kvcsa_append_params *p, uint64_t *out_pos, kvcsa_error *err)
 {
     const kvcsa_allocator *a = &s->allocator;
-    kvi_append             ap = {.on_logits = p->on_logits, .user = p->user, .logits = p->logits, .begin = s->n_total};
-    kvcsa_status           st = check_append(s, tokens, n, p, err);
-    uint64_t               need;
+    kvi_append             ap = {
+                    .on_logits = p->on_logits, .user = p->user, .logits = p->logits, .begin = s->n_total};
+    kvcsa_status st = check_append(s, tokens, n, p, err);
+    uint64_t     need;
 
     if (st != KVCSA_OK)
         return st;
@@ -287,7 +298,8 @@ static kvcsa_status set_mark(kvcsa_session *s, kvcsa_error *err)
         return KVCSA_OK;
     if ((!m->windows && !(m->windows = kvi_alloc(&s->allocator, window_bytes(s->model)))) ||
         (!m->pending && !(m->pending = kvi_alloc(&s->allocator, n_pending))))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "copy of the window rows, %zu bytes", window_bytes(s->model));
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "copy of the window rows, %zu bytes",
+                        window_bytes(s->model));
     memcpy(m->windows, s->windows, window_bytes(s->model));
     memcpy(m->pending, s->pending, n_pending);
     m->has_logits = s->has_logits;
@@ -315,8 +327,10 @@ void kvi_session_rollback(kvcsa_session *s)
     s->n_total = s->n_tokens;
 }
 
-/* Rows of a chunk [n_tokens, n_tokens + n) whose logits the append wants, into rows; returns their number. */
-static uint32_t wanted_rows(const kvcsa_session *s, const kvi_append *ap, uint32_t n, uint32_t *rows)
+/* Rows of a chunk [n_tokens, n_tokens + n) whose logits the append wants, into rows; returns their
+ * number. */
+static uint32_t wanted_rows(const kvcsa_session *s, const kvi_append *ap, uint32_t n,
+                            uint32_t *rows)
 {
     const uint64_t begin = s->n_tokens;
     uint32_t       n_rows = 0;
@@ -328,12 +342,14 @@ static uint32_t wanted_rows(const kvcsa_session *s, const kvi_append *ap, uint32
         for (uint32_t i = 0; i < ap->n_rows; i++)
             if (ap->begin + ap->rows[i] >= begin && ap->begin + ap->rows[i] < begin + n)
                 rows[n_rows++] = (uint32_t)(ap->begin + ap->rows[i] - begin);
-    if (ap->logits != KVCSA_LOGITS_NONE && begin + n == ap->end && (n_rows == 0 || rows[n_rows - 1] != n - 1))
+    if (ap->logits != KVCSA_LOGITS_NONE && begin + n == ap->end &&
+        (n_rows == 0 || rows[n_rows - 1] != n - 1))
         rows[n_rows++] = n - 1;
     return n_rows;
 }
 
-/* What ROWS asked for; the last row, which is always computed, is not reported unless it is among them. */
+/* What ROWS asked for; the last row, which is always computed, is not reported unless it is among
+ * them. */
 static int is_reported(const kvi_append *ap, uint64_t pos)
 {
     if (ap->logits == KVCSA_LOGITS_ALL)
@@ -404,18 +420,24 @@ static uint64_t chunk_limit(const kvcsa_session *s, const kvi_append *ap)
     return rows == 0 ? 1 : kvi_min_size(limit, rows);
 }
 
-kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hooks, uint64_t max_rows, uint64_t *n_done,
-                                   kvcsa_error *err)
+kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hooks,
+                                   uint64_t max_rows, uint64_t *n_done, kvcsa_error *err)
 {
     const kvi_append *ap = append_at(s, 0);
     const uint64_t    n_blocks = s->n_blocks;
-    const uint32_t    n = (uint32_t)kvi_min_size(kvi_min_size(ap->end - s->n_tokens, max_rows), chunk_limit(s, ap));
-    uint32_t         *rows = kvi_alloc(&s->allocator, n * sizeof *rows);
-    stop_context      stop = {.s = s, .hooks = hooks, .n_before = s->n_tokens - ap->begin};
-    kvi_net_run_params run = {.exec = {.ops = kvi_pool_ops(s->pool), .dev = kvi_pool_device(s->pool), .flags = s->op_flags,
-                                       .tap = s->tap}, .n_rows = n,
-                              .logit_rows = rows, .stop = ask_stop, .stop_user = &stop};
-    kvcsa_status      st = KVCSA_OK;
+    const uint32_t    n =
+        (uint32_t)kvi_min_size(kvi_min_size(ap->end - s->n_tokens, max_rows), chunk_limit(s, ap));
+    uint32_t          *rows = kvi_alloc(&s->allocator, n * sizeof *rows);
+    stop_context       stop = {.s = s, .hooks = hooks, .n_before = s->n_tokens - ap->begin};
+    kvi_net_run_params run = {.exec = {.ops = kvi_pool_ops(s->pool),
+                                       .dev = kvi_pool_device(s->pool),
+                                       .flags = s->op_flags,
+                                       .tap = s->tap},
+                              .n_rows = n,
+                              .logit_rows = rows,
+                              .stop = ask_stop,
+                              .stop_user = &stop};
+    kvcsa_status       st = KVCSA_OK;
 
     *n_done = 0;
     if (!rows)
@@ -425,8 +447,12 @@ kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hook
     if (st == KVCSA_OK)
         st = acquire_blocks(s, s->n_tokens + n, err);
     if (st == KVCSA_OK) {
-        run.state = (kvi_net_state){.n_tokens = s->n_tokens, .tokens = s->tokens.data, .index_parts = s->index_parts.data,
-                                    .main_parts = s->main_parts.data, .windows = s->windows, .pending = s->pending};
+        run.state = (kvi_net_state){.n_tokens = s->n_tokens,
+                                    .tokens = s->tokens.data,
+                                    .index_parts = s->index_parts.data,
+                                    .main_parts = s->main_parts.data,
+                                    .windows = s->windows,
+                                    .pending = s->pending};
         run.n_logit_rows = wanted_rows(s, ap, n, rows);
         st = kvi_net_run(s->net, &run, err);
         s->n_computed_rows += n;

@@ -22,7 +22,7 @@ typedef struct step_slot {
 typedef struct step_run {
     const kvcsa_step_params *p;
     uint64_t                 start_ns;
-    uint64_t                 n_rows;  /* over all sessions */
+    uint64_t                 n_rows; /* over all sessions */
 } step_run;
 
 static int out_of_time(const step_run *r)
@@ -40,7 +40,8 @@ static int run_one(step_run *r, kvcsa_session *s, kvcsa_error *error)
 
     if (atomic_exchange_explicit(&s->cancel, 0, memory_order_relaxed)) {
         kvi_session_rollback(s);
-        kvi_fail(error, KVCSA_ERR_CANCELLED, "cancelled; the session holds %llu tokens", (unsigned long long)s->n_tokens);
+        kvi_fail(error, KVCSA_ERR_CANCELLED, "cancelled; the session holds %llu tokens",
+                 (unsigned long long)s->n_tokens);
     } else if (kvi_session_queued(s)) {
         if (kvi_session_run_chunk(s, &hooks, max_rows, &n, error) == KVCSA_ERR_CANCELLED)
             atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
@@ -60,8 +61,8 @@ static void finish(step_slot *slot, kvcsa_session *s)
     kvi_session_leave(s);
 }
 
-kvcsa_status kvi_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n_sessions, const kvcsa_step_params *p,
-                      kvcsa_step_result *results, kvcsa_error *err)
+kvcsa_status kvi_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n_sessions,
+                      const kvcsa_step_params *p, kvcsa_step_result *results, kvcsa_error *err)
 {
     const kvcsa_allocator *a = kvi_pool_allocator(pool);
     step_slot             *slots = kvi_zalloc(a, n_sessions * sizeof *slots);

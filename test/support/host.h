@@ -1,4 +1,5 @@
-/* What the API tests share: opening the shipped checkpoints, running tokens, comparing logits. Public header only. */
+/* What the API tests share: opening the shipped checkpoints, running tokens, comparing logits.
+ * Public header only. */
 #ifndef TEST_HOST_H
 #define TEST_HOST_H
 
@@ -17,22 +18,22 @@
 
 #define T1_VOCAB 512u
 
-#define assert_ok(call)                                                           \
-    do {                                                                          \
-        const kvcsa_status st_ = (call);                                          \
-        if (st_ != KVCSA_OK)                                                      \
-            fail_msg("%s: %s: %s", #call, kvcsa_status_name(st_), err.text);      \
+#define assert_ok(call)                                                                            \
+    do {                                                                                           \
+        const kvcsa_status st_ = (call);                                                           \
+        if (st_ != KVCSA_OK)                                                                       \
+            fail_msg("%s: %s: %s", #call, kvcsa_status_name(st_), err.text);                       \
     } while (0)
 
 /* The status, and a fragment of the message. */
-#define assert_fails(call, want, fragment)                                        \
-    do {                                                                          \
-        const kvcsa_status st_ = (call);                                          \
-        if (st_ != (want))                                                        \
-            fail_msg("%s: %s, expected %s", #call, kvcsa_status_name(st_), #want); \
-        if (!strstr(err.text, fragment))                                          \
-            fail_msg("%s: '%s' lacks '%s'", #call, err.text, fragment);           \
-        assert_int_equal(err.status, want);                                       \
+#define assert_fails(call, want, fragment)                                                         \
+    do {                                                                                           \
+        const kvcsa_status st_ = (call);                                                           \
+        if (st_ != (want))                                                                         \
+            fail_msg("%s: %s, expected %s", #call, kvcsa_status_name(st_), #want);                 \
+        if (!strstr(err.text, fragment))                                                           \
+            fail_msg("%s: '%s' lacks '%s'", #call, err.text, fragment);                            \
+        assert_int_equal(err.status, want);                                                        \
     } while (0)
 
 static inline kvcsa_model *host_model(const char *dir)
@@ -83,12 +84,13 @@ static inline void host_tokens(int32_t *ids, size_t n, uint64_t seed)
 typedef struct host_rows {
     float   *data;
     size_t   n, cap;
-    uint64_t next;   /* position expected next */
+    uint64_t next; /* position expected next */
     int      in_order;
     uint32_t vocab;
 } host_rows;
 
-static inline void host_rows_take(void *user, uint64_t position, const float *logits, uint32_t n_vocab)
+static inline void host_rows_take(void *user, uint64_t position, const float *logits,
+                                  uint32_t n_vocab)
 {
     host_rows *r = user;
 
@@ -100,7 +102,8 @@ static inline void host_rows_take(void *user, uint64_t position, const float *lo
 
 static inline host_rows host_rows_make(size_t cap, uint32_t vocab)
 {
-    host_rows r = {.data = malloc(cap * vocab * sizeof(float)), .cap = cap, .in_order = 1, .vocab = vocab};
+    host_rows r = {
+        .data = malloc(cap * vocab * sizeof(float)), .cap = cap, .in_order = 1, .vocab = vocab};
 
     assert_non_null(r.data);
     return r;
@@ -114,7 +117,8 @@ static inline void host_step(kvcsa_pool *pool, kvcsa_session *s)
 }
 
 /* Append and compute, all logits into rows (may be NULL). */
-static inline void host_run(kvcsa_pool *pool, kvcsa_session *s, const int32_t *ids, size_t n, host_rows *rows)
+static inline void host_run(kvcsa_pool *pool, kvcsa_session *s, const int32_t *ids, size_t n,
+                            host_rows *rows)
 {
     kvcsa_append_params p;
     kvcsa_error         err;
