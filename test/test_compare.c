@@ -505,6 +505,23 @@ static void test_compare_exempts_only_what_comes_later(void **state)
     assert_true(judged(f, t.distance * 1.01, 1, p, 2).bad);
 }
 
+/* One logit of one row is 30 too high: 1 nat and more in that row, far above a thousandth over the sixty. */
+static void test_compare_bounds_exempt_rows(void **state)
+{
+    const fixture *f = *state;
+    const tie      t = find_tie(f, 5, 60, 0);
+    const float    wrong = 30.0f;
+    plant          p[2] = {{.name = t.entries, .off = t.off, .bytes = &t.byte, .n = 1},
+                           {.name = "oneshot61.step0.logits", .bytes = &wrong, .n = sizeof wrong}};
+    verdict        v;
+
+    p[1].off = (t.entry * 512 + 7) * sizeof(float);
+    v = judged(f, t.distance * 1.01, 1, p, 2);
+    assert_true(v.bad);
+    assert_true(v.t.mean_kl_exempt > 0.01);
+    assert_int_equal(v.t.n_faults, 1);
+}
+
 static void test_compare_knows_what_can_follow(void **state)
 {
     const fixture *f = *state;
@@ -623,6 +640,7 @@ int main(void)
         cmocka_unit_test(test_compare_justifies_a_near_code),
         cmocka_unit_test(test_compare_takes_evidence_from_a_case_with_the_same_beginning),
         cmocka_unit_test(test_compare_exempts_only_what_comes_later),
+        cmocka_unit_test(test_compare_bounds_exempt_rows),
         cmocka_unit_test(test_compare_knows_what_can_follow),
         cmocka_unit_test(test_compare_excuses_hidden_causes_only_where_they_are_hidden),
         cmocka_unit_test(test_compare_sees_other_window_rows_and_routers),

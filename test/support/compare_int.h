@@ -33,6 +33,8 @@ typedef struct comparer {
     exception            *ex; /* of case c */
     size_t                n_ex, cap_ex;
     uint32_t              lines;
+    double                kl_exempt; /* sum over the exempt rows of case c */
+    uint64_t              rows_exempt;
 } comparer;
 
 /* Values in front of a decision. */
