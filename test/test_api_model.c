@@ -32,6 +32,58 @@ static void test_version_is_the_headers(void **state)
     assert_string_equal(kvcsa_status_name(77), "KVCSA_ERR_?");
 }
 
+/* Callers compile these numbers in: they are never renumbered. */
+static void test_constants_keep_their_values(void **state)
+{
+    static const struct {
+        const char *name;
+        int         is, was;
+    } pins[] = {
+        {"KVCSA_OK", (int)KVCSA_OK, 0},
+        {"KVCSA_ERR_INTERNAL", (int)KVCSA_ERR_INTERNAL, -1},
+        {"KVCSA_ERR_ARG", (int)KVCSA_ERR_ARG, -2},
+        {"KVCSA_ERR_NOMEM", (int)KVCSA_ERR_NOMEM, -3},
+        {"KVCSA_ERR_FULL", (int)KVCSA_ERR_FULL, -4},
+        {"KVCSA_ERR_UNSUPPORTED", (int)KVCSA_ERR_UNSUPPORTED, -5},
+        {"KVCSA_ERR_BACKEND", (int)KVCSA_ERR_BACKEND, -6},
+        {"KVCSA_ERR_FORMAT", (int)KVCSA_ERR_FORMAT, -7},
+        {"KVCSA_ERR_IO", (int)KVCSA_ERR_IO, -8},
+        {"KVCSA_ERR_BUSY", (int)KVCSA_ERR_BUSY, -9},
+        {"KVCSA_ERR_CANCELLED", (int)KVCSA_ERR_CANCELLED, -10},
+        {"KVCSA_ERR_MISMATCH", (int)KVCSA_ERR_MISMATCH, -11},
+        {"KVCSA_ERR_CORRUPT", (int)KVCSA_ERR_CORRUPT, -12},
+        {"KVCSA_ERR_LIMIT", (int)KVCSA_ERR_LIMIT, -13},
+        {"KVCSA_LOG_ERROR", (int)KVCSA_LOG_ERROR, 0},
+        {"KVCSA_LOG_WARN", (int)KVCSA_LOG_WARN, 1},
+        {"KVCSA_LOG_INFO", (int)KVCSA_LOG_INFO, 2},
+        {"KVCSA_LOG_DEBUG", (int)KVCSA_LOG_DEBUG, 3},
+        {"KVCSA_MODEL_PLAN_ONLY", (int)KVCSA_MODEL_PLAN_ONLY, 1},
+        {"KVCSA_MODEL_READ", (int)KVCSA_MODEL_READ, 2},
+        {"KVCSA_SELECT_NONE", (int)KVCSA_SELECT_NONE, 0},
+        {"KVCSA_SELECT_OWN", (int)KVCSA_SELECT_OWN, 1},
+        {"KVCSA_SELECT_REINDEX", (int)KVCSA_SELECT_REINDEX, 2},
+        {"KVCSA_SELECT_INHERITED", (int)KVCSA_SELECT_INHERITED, 3},
+        {"KVCSA_CANDIDATES_NONE", (int)KVCSA_CANDIDATES_NONE, 0},
+        {"KVCSA_CANDIDATES_SOURCE", (int)KVCSA_CANDIDATES_SOURCE, 1},
+        {"KVCSA_CANDIDATES_CONSUMER", (int)KVCSA_CANDIDATES_CONSUMER, 2},
+        {"KVCSA_FORMAT_NONE", (int)KVCSA_FORMAT_NONE, 0},
+        {"KVCSA_FORMAT_FP4_E4M3_G16", (int)KVCSA_FORMAT_FP4_E4M3_G16, 1},
+        {"KVCSA_FORMAT_FP4_E8M0_G32", (int)KVCSA_FORMAT_FP4_E8M0_G32, 2},
+        {"KVCSA_FORMAT_FP8_E8M0_G32", (int)KVCSA_FORMAT_FP8_E8M0_G32, 3},
+        {"KVCSA_TOKENIZE_SPECIAL", (int)KVCSA_TOKENIZE_SPECIAL, 1},
+        {"KVCSA_POOL_FILL_FREED", (int)KVCSA_POOL_FILL_FREED, 1},
+        {"KVCSA_LOGITS_LAST", (int)KVCSA_LOGITS_LAST, 0},
+        {"KVCSA_LOGITS_ALL", (int)KVCSA_LOGITS_ALL, 1},
+        {"KVCSA_LOGITS_ROWS", (int)KVCSA_LOGITS_ROWS, 2},
+        {"KVCSA_LOGITS_NONE", (int)KVCSA_LOGITS_NONE, 3},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof pins / sizeof *pins; i++)
+        if (pins[i].is != pins[i].was)
+            fail_msg("%s is %d, was %d", pins[i].name, pins[i].is, pins[i].was);
+}
+
 static void test_released_config_costs_890_bytes_per_token(void **state)
 {
     static const uint64_t lengths[] = {1024, 4096, 16384, 131072, 1048576};
@@ -388,6 +440,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_version_is_the_headers),
+        cmocka_unit_test(test_constants_keep_their_values),
         cmocka_unit_test(test_released_config_costs_890_bytes_per_token),
         cmocka_unit_test(test_unused_tensors_are_named),
         cmocka_unit_test(test_open_refuses_bad_calls),

@@ -57,7 +57,7 @@ static inline float kvi_ref_dot(const float *a, const float *b, size_t n)
 }
 
 /* A loop range below this many multiply-adds is not worth a wake-up. */
-#define KVI_REF_MIN_WORK 100000u
+#define KVI_REF_MIN_WORK 500000u
 /* Dequantising a weight costs about as much as so many multiply-adds. */
 #define KVI_REF_DEQUANT 6u
 
