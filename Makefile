@@ -185,32 +185,32 @@ deps-all:
 	@test/install_deps.sh all
 
 check: deps
-	@$(submake) all tools
-	@$(call variant,check,$(CHECK_CFLAGS),tests)
+	+@$(submake) all tools
+	+@$(call variant,check,$(CHECK_CFLAGS),tests)
 	@test/run_tests.sh --build $(B)/check --scripts $(B) $(L)
 
 check-asan: deps
-	@$(call variant,asan,$(ASAN_CFLAGS),tests) LDDEFS=
+	+@$(call variant,asan,$(ASAN_CFLAGS),tests) LDDEFS=
 	@test/run_tests.sh --build $(B)/asan --no-scripts
 
 check-tsan: deps
-	@$(call variant,tsan,$(TSAN_CFLAGS),tests) LDDEFS=
+	+@$(call variant,tsan,$(TSAN_CFLAGS),tests) LDDEFS=
 	@test/run_tests.sh --build $(B)/tsan --no-scripts $(TSAN_TESTS)
 
 check-werror: deps-all
-	@$(call variant,gcc,-O2 -g -Werror,all tests) CC=gcc
-	@$(call variant,clang,-O2 -g -Werror,all tests) CC=$(CLANG)
+	+@$(call variant,gcc,-O2 -g -Werror,all tests) CC=gcc
+	+@$(call variant,clang,-O2 -g -Werror,all tests) CC=$(CLANG)
 
 check-all: deps-all
 	@test/check_all.sh "$(MAKE)" $(B)
 
 check-large: deps
-	@$(submake) all $(B)/test/run_cases $(B)/test/compare_cases
+	+@$(submake) all $(B)/test/run_cases $(B)/test/compare_cases
 	@test/check_large.sh --build $(B) --python "$(PYTHON)" "$(ORACLE)"
 
 # Random inputs under libFuzzer; what it finds new stays in build/fuzz/corpus, a crash in build/fuzz/crashes.
 fuzz: deps-all
-	@$(call variant,fuzz,$(FUZZ_CFLAGS),fuzzers) CC=$(CLANG) LDDEFS= FUZZ_ENGINE=-fsanitize=fuzzer
+	+@$(call variant,fuzz,$(FUZZ_CFLAGS),fuzzers) CC=$(CLANG) LDDEFS= FUZZ_ENGINE=-fsanitize=fuzzer
 	@test/fuzz/run_fuzz.sh $(B)/fuzz $(FUZZ_SECONDS)
 
 # The stored inputs alone, with any compiler.
@@ -226,11 +226,11 @@ abi-update: libs
 # ---------------------------------------------------------------- what people run
 
 demo: deps
-	@$(submake) all
+	+@$(submake) all
 	@test/run_demo.sh $(B)
 
 bench: deps
-	@$(submake) $(B)/test/bench
+	+@$(submake) $(B)/test/bench
 	$(B)/test/bench $(BENCH_ARGS)
 
 install: all

@@ -3,6 +3,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 2
 bad=0
+unset MAKEFLAGS MFLAGS MAKELEVEL
 complain() { echo "$1"; bad=1; }
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
