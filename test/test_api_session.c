@@ -598,6 +598,50 @@ static void test_cancel_without_a_step_drops_the_queue(void **state)
     kvcsa_model_release(&m);
 }
 
+typedef struct stepper {
+    kvcsa_pool    *pool;
+    kvcsa_session *session;
+    kvcsa_status   status;
+} stepper;
+
+static void *step_in_a_thread(void *arg)
+{
+    stepper *st = arg;
+
+    st->status = kvcsa_pool_step(st->pool, &st->session, 1, NULL, NULL, NULL);
+    return NULL;
+}
+
+static void test_cancel_from_another_thread(void **state)
+{
+    enum { LONG = 5000 };
+    const struct timespec ten_ms = {.tv_nsec = 10000000};
+    kvcsa_model          *m = host_model(T1_DIR);
+    kvcsa_pool           *pool = host_pool(2, 0);
+    stepper               st = {.pool = pool, .session = host_session(pool, m, 0)};
+    int32_t              *ids = malloc(LONG * sizeof *ids);
+    pthread_t             thread;
+    kvcsa_error           err;
+
+    (void)state;
+    assert_non_null(ids);
+    host_tokens(ids, LONG, 18);
+    assert_ok(kvcsa_session_append(st.session, ids, LONG, NULL, NULL, &err));
+    assert_int_equal(pthread_create(&thread, NULL, step_in_a_thread, &st), 0);
+    nanosleep(&ten_ms, NULL);
+    kvcsa_session_cancel(st.session);
+    pthread_join(thread, NULL);
+    assert_int_equal(st.status, KVCSA_ERR_CANCELLED); /* 5000 tokens take seconds */
+    assert_int_equal(kvcsa_session_length(st.session), 0);
+    host_run(pool, st.session, ids, 10, NULL);
+    assert_int_equal(kvcsa_session_length(st.session), 10);
+    kvcsa_session_release(&st.session);
+    host_pool_is_idle(pool);
+    kvcsa_pool_release(&pool);
+    kvcsa_model_release(&m);
+    free(ids);
+}
+
 static void test_step_limits(void **state)
 {
     int32_t           ids[N];
@@ -831,6 +875,7 @@ int main(void)
         cmocka_unit_test(test_pool_serves_two_models),
         cmocka_unit_test(test_cancel_anywhere_restores_the_session),
         cmocka_unit_test(test_cancel_without_a_step_drops_the_queue),
+        cmocka_unit_test(test_cancel_from_another_thread),
         cmocka_unit_test(test_step_limits),
         cmocka_unit_test(test_second_caller_gets_busy),
         cmocka_unit_test(test_children_keep_their_parents),
