@@ -1,10 +1,12 @@
 /* run_cases [--pre] MODEL CASES.json OUT.safetensors [THREADS [CHUNK]]
  *
  * Runs the oracle's case files (test/golden/README.md) and writes the tensors that the oracle
- * writes: CASE.ids, CASE.stepN.logits, CASE.stepN.topk.L,
- * CASE.stepN.pre.{window,main,ikey,score,router}.L, CASE.entries.L With --pre every step gets its
- * pre tensors, not only those whose case asks for them: compare_cases can then tell how near a
- * decision of ours was to its boundary where the golden file does not say it.
+ * writes:
+ *   CASE.ids, CASE.stepN.logits, CASE.stepN.topk.L,
+ *   CASE.stepN.pre.{window,main,ikey,score,router}.L, CASE.entries.L
+ * With --pre every step gets its pre tensors, not only those whose case asks for them:
+ * compare_cases can then tell how near a decision of ours was to its boundary where the golden file
+ * does not say it.
  * A case with a step that this version cannot run (prefix hit, decoder replay) is written as
  * CASE.unsupported i32 [1] = step. */
 #include <math.h>

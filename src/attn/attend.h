@@ -1,5 +1,5 @@
-/* Attention of a chunk over what the plan lets it read: its window and the selected entries, in one
- * softmax. */
+/* Attention of a chunk over what the plan lets it read: its window and the selected entries, in
+ * one softmax. */
 #ifndef KVI_ATTEND_H
 #define KVI_ATTEND_H
 
@@ -8,18 +8,19 @@
 typedef struct kvi_attend_view {
     kvi_exec            exec;
     const kvi_plan_row *row;
-    const float        *q;   /* [n_rows, n_heads, width], rotated */
-    float              *out; /* [n_rows, n_heads, width], rotated back */
-    const uint64_t     *pos; /* [n_rows] */
+    const float        *q;       /* [n_rows, n_heads, width], rotated */
+    float              *out;     /* [n_rows, n_heads, width], rotated back */
+    const uint64_t     *pos;     /* [n_rows] */
     const uint8_t      *ring;
-    const uint8_t      *chunk; /* window rows of the chunk */
-    const float        *sink;  /* [n_heads] */
-    const int32_t *ids; /* [n_rows, select_entries]; unused where the layer reads its window only */
-    kvi_entries    entries;
-    kvi_rotary     rotary;
-    size_t         n_rows;
-    uint32_t       n_heads;
-    uint32_t       width; /* of a head: queries, entries and window rows alike */
+    const uint8_t      *chunk;   /* window rows of the chunk */
+    const float        *sink;    /* [n_heads] */
+    const int32_t      *ids;     /* [n_rows, select_entries]; unused where the layer reads its
+                                  * window only */
+    kvi_entries         entries;
+    kvi_rotary          rotary;
+    size_t              n_rows;
+    uint32_t            n_heads;
+    uint32_t            width;   /* of a head: queries, entries and window rows alike */
 } kvi_attend_view;
 
 kvcsa_status kvi_attend(const kvi_attend_view *v, kvcsa_error *err);

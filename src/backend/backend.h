@@ -18,20 +18,20 @@ typedef struct kvi_device_params {
 /* Operators return OK or ERR_NOMEM (scratch) / ERR_BACKEND; outputs are then undefined. Several
  * threads may run operators of one device at a time. */
 typedef struct kvi_backend_ops {
-    uint32_t    abi; /* KVI_BACKEND_ABI */
+    uint32_t    abi;         /* KVI_BACKEND_ABI */
     uint32_t    struct_size;
-    const char *name;     /* "cpu" */
-    uint64_t    numerics; /* id of the order and rounding of sums: equal ids, equal bits */
+    const char *name;        /* "cpu" */
+    uint64_t    numerics;    /* id of the order and rounding of sums: equal ids, equal bits */
 
     kvcsa_status (*device_open)(const kvi_device_params *p, kvi_device **out, kvcsa_error *err);
-    void (*device_close)(kvi_device *dev); /* accepts NULL */
+    void         (*device_close)(kvi_device *dev); /* accepts NULL */
 
     kvcsa_status (*embed)(kvi_device *dev, const kvi_embed_params *p, kvcsa_error *err);
     kvcsa_status (*linear)(kvi_device *dev, const kvi_linear_params *p, kvcsa_error *err);
     kvcsa_status (*norm)(kvi_device *dev, const kvi_norm_params *p, kvcsa_error *err);
     kvcsa_status (*rope)(kvi_device *dev, const kvi_rope_params *p, kvcsa_error *err);
     kvcsa_status (*window_write)(kvi_device *dev, const kvi_window_write_params *p,
-                                 kvcsa_error *err);
+                  kvcsa_error *err);
     kvcsa_status (*pool_pairs)(kvi_device *dev, const kvi_pool_pairs_params *p, kvcsa_error *err);
     kvcsa_status (*entry_write)(kvi_device *dev, const kvi_entry_write_params *p, kvcsa_error *err);
     kvcsa_status (*index_query)(kvi_device *dev, const kvi_index_query_params *p, kvcsa_error *err);

@@ -10,20 +10,22 @@
 
 #include "format/kv_layout.h"
 
-enum { /* flags of operators; both belong to the reference mode of the scalar kernels, 0 otherwise
-        */
-       KVI_OP_ROUND_BF16 = 1u, /* round every result to bf16 */
-       KVI_OP_ACT_QUANT =
-           2u /* linear: quantise x (Q-SWA after bf16) in front of FP8 / FP4 weights */
+enum { /* flags of operators; both belong to the reference mode of the scalar kernels, 0
+        * otherwise */
+    KVI_OP_ROUND_BF16 = 1u, /* round every result to bf16 */
+    KVI_OP_ACT_QUANT = 2u   /* linear: quantise x (Q-SWA after bf16) in front of FP8 / FP4
+                             * weights */
 };
 
 enum { KVI_W_NONE = 0, KVI_W_F32, KVI_W_BF16, KVI_W_FP8, KVI_W_FP8_ROW, KVI_W_FP4 };
 
-/* A weight matrix [rows, cols], y = W x, in the checkpoint's bytes. Pointers may have any alignment
- * (mapped files). F32, BF16   data f32 / bf16 [rows, cols] FP8         data E4M3 [rows, cols],
- * scale E8M0 [ceil(rows / 32), cols / 32] FP8_ROW     data E4M3 [rows, cols], scale E8M0 [rows,
- * cols / 32] (Engram tables) FP4         data u8 [rows, cols / 2], even column in the low nibble,
- * scale E8M0 [rows, cols / 32] */
+/* A weight matrix [rows, cols], y = W x, in the checkpoint's bytes. Pointers may have any
+ * alignment (mapped files).
+ *   F32, BF16   data f32 / bf16 [rows, cols]
+ *   FP8         data E4M3 [rows, cols], scale E8M0 [ceil(rows / 32), cols / 32]
+ *   FP8_ROW     data E4M3 [rows, cols], scale E8M0 [rows, cols / 32] (Engram tables)
+ *   FP4         data u8 [rows, cols / 2], even column in the low nibble, scale E8M0 [rows, cols
+ *               / 32] */
 typedef struct kvi_matrix {
     const uint8_t *data;
     const uint8_t *scale;
@@ -32,31 +34,32 @@ typedef struct kvi_matrix {
     uint32_t       cols;
 } kvi_matrix;
 
-typedef struct kvi_embed_params { /* y[i] = row ids[i] of a matrix, dequantised */
+typedef struct kvi_embed_params {   /* y[i] = row ids[i] of a matrix, dequantised */
     const kvi_matrix *table;
-    const uint64_t   *ids; /* [n_rows], below table->rows */
-    float            *y;   /* [n_rows, cols] at y_stride */
+    const uint64_t   *ids;          /* [n_rows], below table->rows */
+    float            *y;            /* [n_rows, cols] at y_stride */
     size_t            y_stride;
     size_t            n_rows;
     uint32_t          flags;
 } kvi_embed_params;
 
-typedef struct kvi_linear_params { /* y[i][j] = x[i] . w[row0 + j], summed as base/vec.h says */
+typedef struct kvi_linear_params {  /* y[i][j] = x[i] . w[row0 + j], summed as base/vec.h says */
     const kvi_matrix *w;
-    uint32_t          row0;  /* first weight row */
-    uint32_t          n_out; /* weight rows used */
-    const float      *x;     /* [n_rows, w->cols] at x_stride */
-    float            *y;     /* [n_rows, n_out] at y_stride */
+    uint32_t          row0;         /* first weight row */
+    uint32_t          n_out;        /* weight rows used */
+    const float      *x;            /* [n_rows, w->cols] at x_stride */
+    float            *y;            /* [n_rows, n_out] at y_stride */
     size_t            x_stride;
     size_t            y_stride;
     size_t            n_rows;
     uint32_t          flags;
 } kvi_linear_params;
 
-typedef struct kvi_norm_params { /* y = w * (x * rsqrt(mean x^2 + eps)); rsqrt = 1 / sqrt, IEEE */
-    const float *x;              /* [n_rows, width] at x_stride; y may be x */
+typedef struct kvi_norm_params {    /* y = w * (x * rsqrt(mean x^2 + eps)); rsqrt = 1 / sqrt,
+                                     * IEEE */
+    const float *x;                 /* [n_rows, width] at x_stride; y may be x */
     float       *y;
-    const float *weight; /* [width] */
+    const float *weight;            /* [width] */
     size_t       x_stride;
     size_t       y_stride;
     size_t       n_rows;
@@ -65,23 +68,23 @@ typedef struct kvi_norm_params { /* y = w * (x * rsqrt(mean x^2 + eps)); rsqrt =
     uint32_t     flags;
 } kvi_norm_params;
 
-typedef struct kvi_rope_params { /* rotate the last n_rotated channels of every head, adjacent
-                                    pairs, in place */
-    float          *x;           /* [n_rows, n_heads, width] at row_stride, heads at width */
-    const float    *freqs;       /* f32 [n_rotated / 2] */
-    const uint64_t *pos;         /* [n_rows]; angle = fp32(pos) * freq rounded to fp32 */
+typedef struct kvi_rope_params {    /* rotate the last n_rotated channels of every head, adjacent
+                                     * pairs, in place */
+    float          *x;              /* [n_rows, n_heads, width] at row_stride, heads at width */
+    const float    *freqs;          /* f32 [n_rotated / 2] */
+    const uint64_t *pos;            /* [n_rows]; angle = fp32(pos) * freq rounded to fp32 */
     size_t          row_stride;
     size_t          n_rows;
     uint32_t        n_heads;
     uint32_t        width;
     uint32_t        n_rotated;
-    uint32_t        inverse; /* 1 = rotate back */
+    uint32_t        inverse;        /* 1 = rotate back */
     uint32_t        flags;
 } kvi_rope_params;
 
 typedef struct kvi_window_write_params { /* round to bf16, Q-SWA, pack: values then scales */
-    const float *x;                      /* [n_rows, width] at x_stride, rotated */
-    uint8_t     *rows;                   /* [n_rows, row_bytes], contiguous */
+    const float *x;                 /* [n_rows, width] at x_stride, rotated */
+    uint8_t     *rows;              /* [n_rows, row_bytes], contiguous */
     size_t       x_stride;
     size_t       n_rows;
     uint32_t     width;
@@ -89,10 +92,10 @@ typedef struct kvi_window_write_params { /* round to bf16, Q-SWA, pack: values t
 } kvi_window_write_params;
 
 typedef struct kvi_pool_pairs_params { /* out[j][c] = softmax over (g[2j][c], g[2j+1][c]) of
-                                          k[2j][c], k[2j+1][c] */
-    const float *k;                    /* [2 n_pairs, width] */
-    const float *gate;                 /* [2 n_pairs, width] */
-    float       *out;                  /* [n_pairs, width] */
+                                        * k[2j][c], k[2j+1][c] */
+    const float *k;                 /* [2 n_pairs, width] */
+    const float *gate;              /* [2 n_pairs, width] */
+    float       *out;               /* [n_pairs, width] */
     size_t       n_pairs;
     uint32_t     width;
     uint32_t     flags;
@@ -108,111 +111,112 @@ typedef struct kvi_entries {
 
 typedef struct kvi_entry_write_params { /* round to bf16, Q-MAIN and Q-IDX, store */
     kvi_entries  to;
-    const float *latent; /* [n_rows, entry_width], rotated */
-    const float *key;    /* [n_rows, index_width], rotated */
+    const float *latent;            /* [n_rows, entry_width], rotated */
+    const float *key;               /* [n_rows, index_width], rotated */
     uint64_t     first_entry;
     size_t       n_rows;
 } kvi_entry_write_params;
 
 typedef struct kvi_index_query_params { /* round to bf16, Q-IDX; codes as twice their value */
-    const float *x;                     /* [n_rows, n_heads, width], rotated */
-    int8_t      *codes;                 /* [n_rows, n_heads, width] */
-    float *scales; /* [n_rows, n_heads, width / 32]: the scale / 2, so that code x scale is the
-                      value */
-    size_t   n_rows;
-    uint32_t n_heads;
-    uint32_t width;
+    const float *x;                 /* [n_rows, n_heads, width], rotated */
+    int8_t      *codes;             /* [n_rows, n_heads, width] */
+    float       *scales;            /* [n_rows, n_heads, width / 32]: the scale / 2, so that code
+                                     * x scale is the value */
+    size_t       n_rows;
+    uint32_t     n_heads;
+    uint32_t     width;
 } kvi_index_query_params;
 
 /* score(row, j) = sum over heads of w[h] * max(0, q[h] . key[j]).
- * The dot product of a 32-channel block is an exact integer (codes x codes), times the query scale,
- * times the key scale / 2; blocks are added in order; heads are added in a tree: with P = the power
- * of two >= n_heads and absent heads 0, (h, h + P/2), (h, h + P/4), ... */
+ * The dot product of a 32-channel block is an exact integer (codes x codes), times the query
+ * scale, times the key scale / 2; blocks are added in order; heads are added in a tree: with P =
+ * the power of two >= n_heads and absent heads 0, (h, h + P/2), (h, h + P/4), ... */
 typedef struct kvi_index_score_params {
     kvi_entries     keys;
-    const int8_t   *codes; /* as kvi_index_query_params */
+    const int8_t   *codes;          /* as kvi_index_query_params */
     const float    *scales;
-    const float    *weights;   /* [n_rows, n_heads], already times width^-0.5 * n_heads^-0.5 */
-    const uint64_t *n_visible; /* [n_rows]: entries 0..n_visible-1 are scored */
-    const int32_t
-        *blocks; /* NULL = all; else [n_rows, blocks_stride] candidate blocks, ascending */
-    const uint32_t *n_blocks; /* [n_rows] */
-    float *scores; /* [n_rows, scores_stride]; with blocks: the entries of the listed blocks in
-                      order, invisible ones (behind n_visible in the last block) -inf */
-    size_t   scores_stride; /* >= largest n_visible, or n_blocks x block_entries */
-    size_t   blocks_stride;
-    size_t   n_rows;
-    uint32_t n_heads;
-    uint32_t block_entries;
+    const float    *weights;        /* [n_rows, n_heads], already times width^-0.5 * n_heads^-0.5 */
+    const uint64_t *n_visible;      /* [n_rows]: entries 0..n_visible-1 are scored */
+    const int32_t  *blocks;         /* NULL = all; else [n_rows, blocks_stride] candidate blocks,
+                                     * ascending */
+    const uint32_t *n_blocks;       /* [n_rows] */
+    float          *scores;         /* [n_rows, scores_stride]; with blocks: the entries of the
+                                     * listed blocks in order, invisible ones (behind n_visible
+                                     * in the last block) -inf */
+    size_t          scores_stride;  /* >= largest n_visible, or n_blocks x block_entries */
+    size_t          blocks_stride;
+    size_t          n_rows;
+    uint32_t        n_heads;
+    uint32_t        block_entries;
 } kvi_index_score_params;
 
 /* Candidate blocks of a row: the block of the newest visible entry first, then the best by their
  * maximum, ties to the lower block; at most n_keep in all; a block whose maximum is -inf is
  * dropped. Ascending. */
 typedef struct kvi_candidates_params {
-    const float    *scores;    /* [n_rows, scores_stride] */
-    const uint64_t *n_visible; /* [n_rows] */
-    int32_t        *blocks;    /* [n_rows, n_keep] */
-    uint32_t       *n_blocks;  /* [n_rows] */
+    const float    *scores;         /* [n_rows, scores_stride] */
+    const uint64_t *n_visible;      /* [n_rows] */
+    int32_t        *blocks;         /* [n_rows, n_keep] */
+    uint32_t       *n_blocks;       /* [n_rows] */
     size_t          scores_stride;
     size_t          n_rows;
     uint32_t        block_entries;
     uint32_t        n_keep;
 } kvi_candidates_params;
 
-/* Ids of the k largest scores of a row, ascending ids; ties to the lower id; -inf is never taken;
- * rest of the row is -1. */
+/* Ids of the k largest scores of a row, ascending ids; ties to the lower id; -inf is never
+ * taken; rest of the row is -1. */
 typedef struct kvi_topk_params {
-    const float    *scores;   /* [n_rows, scores_stride] */
-    const uint64_t *n_scores; /* [n_rows] */
-    const int32_t *blocks; /* NULL: score i is entry i; else it is entry blocks[i / block_entries] *
-                              block_entries + i % block_entries */
-    int32_t *ids;          /* [n_rows, k] */
-    size_t   scores_stride;
-    size_t   blocks_stride;
-    size_t   n_rows;
-    uint32_t block_entries;
-    uint32_t k;
+    const float    *scores;         /* [n_rows, scores_stride] */
+    const uint64_t *n_scores;       /* [n_rows] */
+    const int32_t  *blocks;         /* NULL: score i is entry i; else it is entry blocks[i /
+                                     * block_entries] * block_entries + i % block_entries */
+    int32_t        *ids;            /* [n_rows, k] */
+    size_t          scores_stride;
+    size_t          blocks_stride;
+    size_t          n_rows;
+    uint32_t        block_entries;
+    uint32_t        k;
 } kvi_topk_params;
 
-/* Softmax over window rows and selected entries together (not deduplicated), one latent for key and
- * value, sink in the denominator only. Slots of a row: n_window window slots, the oldest first,
- * positions max(floor, pos - n_window + 1) upwards (slots behind pos are empty), then the k
- * selected. Tiles of 64 slots with a running maximum from -1e30. */
+/* Softmax over window rows and selected entries together (not deduplicated), one latent for key
+ * and value, sink in the denominator only. Slots of a row: n_window window slots, the oldest
+ * first, positions max(floor, pos - n_window + 1) upwards (slots behind pos are empty), then the
+ * k selected. Tiles of 64 slots with a running maximum from -1e30. */
 typedef struct kvi_attend_params {
-    const float    *q;    /* [n_rows, n_heads, width] */
-    float          *out;  /* [n_rows, n_heads, width] */
-    const uint64_t *pos;  /* [n_rows], ascending by 1 */
-    const uint8_t  *ring; /* [n_window, row_bytes]: position p at slot p % n_window, for positions
-                             below chunk_pos */
-    const uint8_t
-        *chunk; /* [n_rows, row_bytes]: row of position chunk_pos + i; chunk_pos == pos[0] */
-    const float   *sink; /* [n_heads] */
-    const int32_t *ids;  /* [n_rows, k] selected entries, -1 = empty; NULL when k is 0 */
-    kvi_entries    entries;
-    uint64_t       chunk_pos;
-    uint64_t       floor; /* no window key below this position */
-    size_t         n_rows;
-    uint32_t       n_heads;
-    uint32_t       width;
-    uint32_t       n_window;
-    uint32_t       row_bytes;
-    uint32_t       k;
-    float          scale;
-    uint32_t       flags; /* ROUND_BF16: probabilities too, as the official kernel does */
+    const float    *q;              /* [n_rows, n_heads, width] */
+    float          *out;            /* [n_rows, n_heads, width] */
+    const uint64_t *pos;            /* [n_rows], ascending by 1 */
+    const uint8_t  *ring;           /* [n_window, row_bytes]: position p at slot p % n_window,
+                                     * for positions below chunk_pos */
+    const uint8_t  *chunk;          /* [n_rows, row_bytes]: row of position chunk_pos + i;
+                                     * chunk_pos == pos[0] */
+    const float    *sink;           /* [n_heads] */
+    const int32_t  *ids;            /* [n_rows, k] selected entries, -1 = empty; NULL when k is 0 */
+    kvi_entries     entries;
+    uint64_t        chunk_pos;
+    uint64_t        floor;          /* no window key below this position */
+    size_t          n_rows;
+    uint32_t        n_heads;
+    uint32_t        width;
+    uint32_t        n_window;
+    uint32_t        row_bytes;
+    uint32_t        k;
+    float           scale;
+    uint32_t        flags;          /* ROUND_BF16: probabilities too, as the official kernel does */
 } kvi_attend_params;
 
 /* mHC: coefficients of one site from the projection of the stream. mixes = (fn . x) * r, r = 1 /
  * sqrt(mean x^2 + eps). */
 typedef struct kvi_mix_params {
-    const float *h;    /* [n_rows, copies * width] the stream before the sublayer */
-    const float *proj; /* [n_rows, (2 + copies) * copies] fn . x, not yet times r */
-    const float *base; /* [(2 + copies) * copies] */
-    float       *pre;  /* [n_rows, copies] */
-    float       *post; /* [n_rows, copies] */
-    float       *comb; /* [n_rows, copies, copies]: C[j][k] */
+    const float *h;                 /* [n_rows, copies * width] the stream before the sublayer */
+    const float *proj;              /* [n_rows, (2 + copies) * copies] fn . x, not yet times r */
+    const float *base;              /* [(2 + copies) * copies] */
+    float       *pre;               /* [n_rows, copies] */
+    float       *post;              /* [n_rows, copies] */
+    float       *comb;              /* [n_rows, copies, copies]: C[j][k] */
     size_t       n_rows;
-    uint32_t     copies; /* at most KVI_MAX_COPIES */
+    uint32_t     copies;            /* at most KVI_MAX_COPIES */
     uint32_t     width;
     uint32_t     n_iters;
     float        scale[3];
@@ -224,15 +228,15 @@ typedef struct kvi_mix_params {
 typedef struct kvi_collapse_params { /* y[i] = sum_c pre[c] * h[c][i], c ascending */
     const float *h;
     const float *pre;
-    float       *y; /* [n_rows, width] */
+    float       *y;                 /* [n_rows, width] */
     size_t       n_rows;
     uint32_t     copies;
     uint32_t     width;
     uint32_t     flags;
 } kvi_collapse_params;
 
-typedef struct kvi_expand_params { /* h[k][i] = post[k] * y[i] + sum_j C[j][k] * h[j][i], j
-                                      ascending; in place */
+typedef struct kvi_expand_params {  /* h[k][i] = post[k] * y[i] + sum_j C[j][k] * h[j][i], j
+                                     * ascending; in place */
     float       *h;
     const float *y;
     const float *post;
@@ -243,14 +247,14 @@ typedef struct kvi_expand_params { /* h[k][i] = post[k] * y[i] + sum_j C[j][k] *
     uint32_t     flags;
 } kvi_expand_params;
 
-/* Router: s = sqrt(softplus(z)); the k largest of s + bias, ties to the lower expert; weights s /
- * (sum + 1e-20) * scale (normalised only if normalise and k > 1; sum in ascending expert order).
- * Experts ascending within a row. */
+/* Router: s = sqrt(softplus(z)); the k largest of s + bias, ties to the lower expert; weights s
+ * / (sum + 1e-20) * scale (normalised only if normalise and k > 1; sum in ascending expert
+ * order). Experts ascending within a row. */
 typedef struct kvi_route_params {
-    const float *z;       /* [n_rows, n_experts] */
-    const float *bias;    /* [n_experts] */
-    uint32_t    *experts; /* [n_rows, k] */
-    float       *weights; /* [n_rows, k] */
+    const float *z;                 /* [n_rows, n_experts] */
+    const float *bias;              /* [n_experts] */
+    uint32_t    *experts;           /* [n_rows, k] */
+    float       *weights;           /* [n_rows, k] */
     size_t       n_rows;
     uint32_t     n_experts;
     uint32_t     k;
@@ -265,14 +269,14 @@ typedef struct kvi_expert { /* w1 gate, w3 up [inner, width]; w2 down [width, in
 } kvi_expert;
 
 /* y = sum over the row's experts, ascending, of w2 (w * silu(min(g, limit)) * clamp(u, limit)),
- * plus the shared expert last (weight 1). g = w1 x, u = w3 x; the input of w2 is rounded to bf16 in
- * reference mode. limit 0 = none. */
+ * plus the shared expert last (weight 1). g = w1 x, u = w3 x; the input of w2 is rounded to bf16
+ * in reference mode. limit 0 = none. */
 typedef struct kvi_moe_params {
-    const float      *x;       /* [n_rows, width] */
-    float            *y;       /* [n_rows, width] */
-    const uint32_t   *experts; /* [n_rows, k] */
-    const float      *weights; /* [n_rows, k] */
-    const kvi_expert *routed;  /* [n_experts] */
+    const float      *x;            /* [n_rows, width] */
+    float            *y;            /* [n_rows, width] */
+    const uint32_t   *experts;      /* [n_rows, k] */
+    const float      *weights;      /* [n_rows, k] */
+    const kvi_expert *routed;       /* [n_experts] */
     const kvi_expert *shared;
     size_t            n_rows;
     uint32_t          n_experts;
@@ -284,12 +288,13 @@ typedef struct kvi_moe_params {
 } kvi_moe_params;
 
 /* Engram gate: dot_c = sum_i (h * qk * key)_ci * rsqrt(mean h_c^2 + eps) * rsqrt(mean key_c^2 +
- * eps) * width^-0.5, gate_c = sigmoid(copysign(sqrt(max(|dot_c|, 1e-6)), dot_c)), h_c += gate_c *
- * value; in place. */
+ * eps) * width^-0.5, gate_c = sigmoid(copysign(sqrt(max(|dot_c|, 1e-6)), dot_c)), h_c += gate_c
+ * * value; in place. */
 typedef struct kvi_engram_gate_params {
-    float       *h;  /* [n_rows, copies, width] */
-    const float *kv; /* [n_rows, (copies + 1) * width]: keys of all copies, then the value */
-    const float *qk; /* [copies, width] q_weight * k_weight */
+    float       *h;                 /* [n_rows, copies, width] */
+    const float *kv;                /* [n_rows, (copies + 1) * width]: keys of all copies, then
+                                     * the value */
+    const float *qk;                /* [copies, width] q_weight * k_weight */
     size_t       n_rows;
     uint32_t     copies;
     uint32_t     width;

@@ -27,7 +27,7 @@ typedef struct kvi_buf {
 int  kvi_buf_reserve(const kvcsa_allocator *a, kvi_buf *buf, size_t elem, size_t used, size_t need);
 void kvi_buf_free(const kvcsa_allocator *a, kvi_buf *buf, size_t elem);
 
-char *kvi_strdup(const kvcsa_allocator *a, const char *text); /* free with kvi_strfree */
+char *kvi_strdup(const kvcsa_allocator *a, const char *text);  /* free with kvi_strfree */
 void  kvi_strfree(const kvcsa_allocator *a, char *text);
 
 #endif

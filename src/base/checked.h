@@ -1,5 +1,5 @@
-/* Sizes from a caller, a file or a device go through these before they are used. false = overflow.
- */
+/* Sizes from a caller, a file or a device go through these before they are used. false =
+ * overflow. */
 #ifndef KVI_CHECKED_H
 #define KVI_CHECKED_H
 
@@ -30,17 +30,8 @@ static inline bool kvi_to_u32(uint64_t a, uint32_t *out)
     return a <= UINT32_MAX;
 }
 
-static inline size_t kvi_min_size(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-static inline size_t kvi_max_size(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-static inline size_t kvi_div_up(size_t a, size_t b)
-{
-    return a / b + (a % b != 0);
-}
+static inline size_t kvi_min_size(size_t a, size_t b) { return a < b ? a : b; }
+static inline size_t kvi_max_size(size_t a, size_t b) { return a > b ? a : b; }
+static inline size_t kvi_div_up(size_t a, size_t b) { return a / b + (a % b != 0); }
 
 #endif

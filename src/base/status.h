@@ -12,10 +12,10 @@
 
 const char *kvi_status_name(kvcsa_status status);
 
-/* Write status and a one-line message into err (may be NULL), which is returned. Control characters
- * and bytes that are not UTF-8 become '?', so that a hostile name cannot break a log. */
-kvcsa_status kvi_fail(kvcsa_error *err, kvcsa_status status, const char *format, ...)
-    KVI_PRINTF(3, 4);
+/* Write status and a one-line message into err (may be NULL), which is returned. Control
+ * characters and bytes that are not UTF-8 become '?', so that a hostile name cannot break a log. */
+kvcsa_status kvi_fail(kvcsa_error *err, kvcsa_status status, const char *format, ...) KVI_PRINTF(3,
+                      4);
 
 /* The same with the native code (errno). */
 kvcsa_status kvi_fail_code(kvcsa_error *err, kvcsa_status status, int32_t detail,

@@ -1,9 +1,9 @@
 /* Sixteen floats at once, and the one order in which long sums are made.
  *
- * A sum of n products is made in 16 lanes: lane i adds the products i, i + 16, i + 32, ... in that
- * order, each product rounded before it is added; then the lanes are added pairwise (i, i + 8), (i,
- * i + 4), (i, i + 2), (i, i + 1). Every kernel of this numerics revision uses this order, so a
- * result depends neither on the number of rows nor on who computes it. */
+ * A sum of n products is made in 16 lanes: lane i adds the products i, i + 16, i + 32, ... in
+ * that order, each product rounded before it is added; then the lanes are added pairwise (i, i +
+ * 8), (i, i + 4), (i, i + 2), (i, i + 1). Every kernel of this numerics revision uses this
+ * order, so a result depends neither on the number of rows nor on who computes it. */
 #ifndef KVI_VEC_H
 #define KVI_VEC_H
 

@@ -13,23 +13,22 @@
 #include <stdio.h>
 
 enum { /* exit codes */
-       CLI_OK = 0,
-       CLI_FAILED = 1,
-       CLI_USAGE = 2,
-       CLI_HELPED =
-           3 /* inside: the help text was asked for and printed; main turns it into CLI_OK */
+    CLI_OK = 0,
+    CLI_FAILED = 1,
+    CLI_USAGE = 2,
+    CLI_HELPED = 3 /* inside: the help text was asked for and printed; main turns it into CLI_OK */
 };
 
 /* ------------------------------------------------------------------ options.c */
 
-enum {            /* cli_opt.kind, and what value points to */
-       CLI_FLAG,  /* int */
-       CLI_TEXT,  /* const char * */
-       CLI_U32,   /* uint32_t */
-       CLI_U64,   /* uint64_t */
-       CLI_BYTES, /* uint64_t; accepts the suffixes K, M, G (powers of 1024) */
-       CLI_F32,   /* float, finite and >= 0 */
-       CLI_LIST   /* cli_list; may be repeated */
+enum { /* cli_opt.kind, and what value points to */
+    CLI_FLAG,  /* int */
+    CLI_TEXT,  /* const char * */
+    CLI_U32,   /* uint32_t */
+    CLI_U64,   /* uint64_t */
+    CLI_BYTES, /* uint64_t; accepts the suffixes K, M, G (powers of 1024) */
+    CLI_F32,   /* float, finite and >= 0 */
+    CLI_LIST   /* cli_list; may be repeated */
 };
 
 #define CLI_MAX_LIST 16u
@@ -90,17 +89,17 @@ int cli_fail(const char *doing, const kvcsa_error *err);
 int cli_finish_stdout(void);
 
 int64_t cli_now_ns(void);
-double  cli_rate(uint64_t n, int64_t ns); /* n per second; 0 if no time has passed */
+double  cli_rate(uint64_t n, int64_t ns);      /* n per second; 0 if no time has passed */
 
 #define CLI_NUM 32
-const char *cli_num(char *buf, uint64_t v);   /* "1,234,567" into char [CLI_NUM] */
-const char *cli_bytes(char *buf, uint64_t v); /* "1.2 MB", "890 B" into char [CLI_NUM] */
-const char *cli_format_name(uint32_t format); /* KVCSA_FORMAT_* */
+const char *cli_num(char *buf, uint64_t v);    /* "1,234,567" into char [CLI_NUM] */
+const char *cli_bytes(char *buf, uint64_t v);  /* "1.2 MB", "890 B" into char [CLI_NUM] */
+const char *cli_format_name(uint32_t format);  /* KVCSA_FORMAT_* */
 
 json_t *cli_json_text(const char *text, size_t n); /* bytes that are not UTF-8 become '?' */
 json_t *cli_json_rate(double v);                   /* an integer where it is one */
 void    cli_json_cost(json_t *to, const kvcsa_cost *c);
-int     cli_json_print(json_t *root); /* to stdout; takes the reference */
+int     cli_json_print(json_t *root);              /* to stdout; takes the reference */
 
 void cli_print_cost(FILE *to, const kvcsa_cost *c);
 
@@ -136,7 +135,7 @@ int cmd_tokenize(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 
-const char *
-cli_help_text(const char *command); /* NULL = no such command; command NULL = overview */
+const char *cli_help_text(const char *command); /* NULL = no such command; command NULL =
+                                                 * overview */
 
 #endif

@@ -1,5 +1,5 @@
-/* Scalar reference operators, one file a subject, and what they share. Nobody outside cpu/ includes
- * this. */
+/* Scalar reference operators, one file a subject, and what they share. Nobody outside cpu/
+ * includes this. */
 #ifndef KVI_CPU_OPS_H
 #define KVI_CPU_OPS_H
 

@@ -2,11 +2,12 @@
  *
  * The algorithm is that of the official kernel, slot for slot (attention specification 2.11):
  *   - slots in order: n_window window slots, the oldest position first, then the k selected
- * entries; an empty slot keeps its place, so the tiles of 64 slots have fixed borders;
- *   - per tile: s = (q . key) * scale; the running maximum m (from -1e30) moves to m'; f = e^(m -
- * m'); p = e^(s - m'); denominator = denominator * f + (sum of p, slots ascending from 0); every
- * channel of the output is multiplied by f and then gets p * key, slots ascending, each product
- * rounded; in the reference mode p is rounded to bf16 for that product and for nothing else;
+ *     entries; an empty slot keeps its place, so the tiles of 64 slots have fixed borders;
+ *   - per tile: s = (q . key) * scale; the running maximum m (from -1e30) moves to m';
+ *     f = e^(m - m'); p = e^(s - m'); denominator = denominator * f + (sum of p, slots ascending
+ *     from 0); every channel of the output is multiplied by f and then gets p * key, slots
+ *     ascending, each product rounded; in the reference mode p is rounded to bf16 for that
+ *     product and for nothing else;
  *   - at the end the denominator gets e^(sink - m) and divides.
  * Empty slots would add p = 0; they are skipped. Without any key the sink term is infinite and the
  * output 0. NaN in a query or in a key makes the whole head NaN.

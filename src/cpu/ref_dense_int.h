@@ -67,8 +67,8 @@ static inline size_t kvi_ref_grain(size_t work)
     return kvi_max_size(1, KVI_REF_MIN_WORK / kvi_max_size(work, 1));
 }
 
-/* Tasks for n_items items of `work` multiply-adds altogether; each task may own a slot of scratch.
- * 0 only for no items. */
+/* Tasks for n_items items of `work` multiply-adds altogether; each task may own a slot of
+ * scratch. 0 only for no items. */
 size_t kvi_ref_n_tasks(const kvi_device *dev, size_t n_items, double work);
 
 /* Does KVI_OP_ACT_QUANT apply in front of this matrix? */
@@ -88,12 +88,12 @@ typedef struct kvi_ref_block {
     uint64_t          row0;
     size_t            n_out;
     const float      *x;
-    const size_t     *ids; /* row i of the block is row ids[i] of x; NULL = row i */
+    const size_t     *ids;      /* row i of the block is row ids[i] of x; NULL = row i */
     size_t            x_stride;
     size_t            n_rows;
     float            *y;
     size_t            y_stride;
-    float            *panel; /* scratch, kvi_ref_panel_floats(w->cols) */
+    float            *panel;    /* scratch, kvi_ref_panel_floats(w->cols) */
     uint32_t          flags;
 } kvi_ref_block;
 void   kvi_ref_linear_block(const kvi_ref_block *b);

@@ -2,10 +2,11 @@
  *
  * The rows of a step are grouped by expert, so that an expert's weights are dequantised once a
  * step. Two parallel loops:
- *   1. items (expert or shared, block of inner channels): g = w1 x, u = w3 x, h = weight * silu(g)
- * * u, into `h`
- *   2. items (block of output channels): over the experts in ascending order y += w2 h, the shared
- * expert last In both, an item writes channels that no other item writes, and every sum has one
+ *   1. items (expert or shared, block of inner channels):
+ *      g = w1 x, u = w3 x, h = weight * silu(g) * u, into `h`
+ *   2. items (block of output channels):
+ *      over the experts in ascending order y += w2 h, the shared expert last
+ * In both, an item writes channels that no other item writes, and every sum has one
  * order: the result does not depend on the number of threads, nor (see ref_linear.c) on the other
  * rows of the step. */
 #include "cpu/ref_dense_int.h"

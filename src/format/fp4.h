@@ -1,8 +1,8 @@
 /* FP4 rows: main entries (Q-MAIN) and index keys and queries (Q-IDX).
  *
  * Byte b of the values holds channel 2b in the low nibble and 2b + 1 in the high one. Inputs are
- * bf16 values held in float. A group that holds NaN or infinity is poisoned: its scale is the NaN
- * code and its values are 0; the functions then return 1. */
+ * bf16 values held in float. A group that holds NaN or infinity is poisoned: its scale is the
+ * NaN code and its values are 0; the functions then return 1. */
 #ifndef KVI_FP4_H
 #define KVI_FP4_H
 
@@ -21,8 +21,8 @@ void kvi_dequant_index(const uint8_t *values, const uint8_t *scales, size_t widt
 
 /* FP4 weight row (groups of 32, E8M0 scales): the same bytes as an index row. */
 
-/* Twice the values of packed E2M1 codes, exactly: 0 1 2 3 4 6 8 12 and negatives. out i8 [width].
- * For integer dot products. */
+/* Twice the values of packed E2M1 codes, exactly: 0 1 2 3 4 6 8 12 and negatives. out i8
+ * [width]. For integer dot products. */
 void kvi_unpack_e2m1_x2(const uint8_t *values, size_t width, int8_t *out);
 
 #endif

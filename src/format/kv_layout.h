@@ -1,8 +1,9 @@
 /* Byte map of one cache block, computed from the plan.
  *
  * A block holds the entries of all owners for one span of block_tokens tokens, in two contiguous
- * parts without padding: index part   per owner, ascending layer: groups of 8 rows, each 8 x values
- * then 8 x scales main part    per owner, ascending layer: rows, each values then scales
+ * parts without padding:
+ *   index part   per owner, ascending layer: groups of 8 rows, each 8 x values then 8 x scales
+ *   main part    per owner, ascending layer: rows, each values then scales
  */
 #ifndef KVI_KV_LAYOUT_H
 #define KVI_KV_LAYOUT_H
@@ -15,12 +16,12 @@ typedef struct kvi_kv_owner {
     uint32_t rows_per_block;
     uint32_t entry_width;
     uint32_t main_value_bytes;
-    uint32_t main_row_bytes; /* values + scales */
+    uint32_t main_row_bytes;     /* values + scales */
     uint32_t index_width;
-    uint32_t index_value_bytes; /* of one row */
+    uint32_t index_value_bytes;  /* of one row */
     uint32_t index_row_bytes;
-    uint32_t index_off; /* of this owner inside the index part */
-    uint32_t main_off;  /* of this owner inside the main part */
+    uint32_t index_off;          /* of this owner inside the index part */
+    uint32_t main_off;           /* of this owner inside the main part */
 } kvi_kv_owner;
 
 typedef struct kvi_kv_layout {
@@ -28,11 +29,11 @@ typedef struct kvi_kv_layout {
     uint32_t      index_part_bytes;
     uint32_t      main_part_bytes;
     uint32_t      n_owners;
-    kvi_kv_owner *owners; /* [n_owners], ascending layer */
+    kvi_kv_owner *owners;        /* [n_owners], ascending layer */
 } kvi_kv_layout;
 
-/* The plan has been validated. ERR_NOMEM, or ERR_FORMAT if a part is larger than 2^31 bytes. fini
- * accepts a zeroed layout. */
+/* The plan has been validated. ERR_NOMEM, or ERR_FORMAT if a part is larger than 2^31 bytes.
+ * fini accepts a zeroed layout. */
 kvcsa_status kvi_kv_layout_init(kvi_kv_layout *layout, const kvi_plan *plan,
                                 const kvcsa_allocator *a, kvcsa_error *err);
 void         kvi_kv_layout_fini(kvi_kv_layout *layout, const kvcsa_allocator *a);

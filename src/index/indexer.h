@@ -6,26 +6,27 @@
 
 typedef struct kvi_select_params {
     kvi_exec            exec;
-    const kvi_plan_row *row;       /* of the layer that selects */
-    kvi_entries         keys;      /* of its kv owner */
-    float              *queries;   /* [n_rows, heads, width], rotated; used up */
-    int8_t             *codes;     /* scratch [n_rows, heads, width] */
-    float              *scales;    /* scratch [n_rows, heads, width / 32] */
-    const float        *weights;   /* [n_rows, heads] */
-    const uint64_t     *n_visible; /* [n_rows], ascending */
-    float              *scores;    /* scratch of kvi_select_scratch() floats */
+    const kvi_plan_row *row;         /* of the layer that selects */
+    kvi_entries         keys;        /* of its kv owner */
+    float              *queries;     /* [n_rows, heads, width], rotated; used up */
+    int8_t             *codes;       /* scratch [n_rows, heads, width] */
+    float              *scales;      /* scratch [n_rows, heads, width / 32] */
+    const float        *weights;     /* [n_rows, heads] */
+    const uint64_t     *n_visible;   /* [n_rows], ascending */
+    float              *scores;      /* scratch of kvi_select_scratch() floats */
     size_t              n_scores;
-    int32_t  *blocks;   /* [n_rows, candidate_blocks]: written by a source, read by a consumer */
-    uint32_t *n_blocks; /* [n_rows] */
-    int32_t  *ids;      /* [n_rows, select_entries]: ascending, -1 padded */
-    size_t    n_rows;
+    int32_t            *blocks;      /* [n_rows, candidate_blocks]: written by a source, read by
+                                      * a consumer */
+    uint32_t           *n_blocks;    /* [n_rows] */
+    int32_t            *ids;         /* [n_rows, select_entries]: ascending, -1 padded */
+    size_t              n_rows;
 } kvi_select_params;
 
 /* Rows that see no more than select_entries select all of them without being scored. */
 kvcsa_status kvi_select(const kvi_select_params *p, kvcsa_error *err);
 
-/* Floats of scratch for n_rows rows that see at most n_entries; bounded by a tile whatever the two
- * are, but for one row. */
+/* Floats of scratch for n_rows rows that see at most n_entries; bounded by a tile whatever the
+ * two are, but for one row. */
 size_t kvi_select_scratch(const kvi_plan_row *row, uint64_t n_entries, size_t n_rows);
 
 #endif

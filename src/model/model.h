@@ -13,28 +13,30 @@
 
 struct kvcsa_model {
     atomic_uint_least64_t refs;
-    kvcsa_allocator       allocator;
-    kvcsa_log             log;
-    kvi_config            config;
-    kvi_plan              plan;
-    kvi_kv_layout         layout;
-    int                   plan_only;
+    kvcsa_allocator  allocator;
+    kvcsa_log        log;
+    kvi_config       config;
+    kvi_plan         plan;
+    kvi_kv_layout    layout;
+    int              plan_only;
     /* absent with plan_only */
-    kvi_tensors    *tensors;
-    kvi_weights     weights;
-    kvi_tokenizer  *tokenizer;
-    uint32_t       *token_map; /* [vocab] token id -> compressed id; NULL without Engram */
-    kvi_engram_hash engram;
+    kvi_tensors     *tensors;
+    kvi_weights      weights;
+    kvi_tokenizer   *tokenizer;
+    uint32_t        *token_map;          /* [vocab] token id -> compressed id; NULL without
+                                          * Engram */
+    kvi_engram_hash  engram;
     /* for kvcsa_model_get_info */
-    char    *skipped_names;
-    uint32_t n_tensors, n_skipped;
-    uint64_t weight_bytes, skipped_bytes, fingerprint;
+    char            *skipped_names;
+    uint32_t         n_tensors, n_skipped;
+    uint64_t         weight_bytes, skipped_bytes, fingerprint;
 };
 
 /* params have been imported; flags checked. */
 kvcsa_status kvi_model_open(const char *path, const kvcsa_model_params *params, kvcsa_model **out,
                             kvcsa_error *err);
 kvcsa_model *kvi_model_retain(kvcsa_model *model);
-void kvi_model_release(kvcsa_model *model); /* accepts NULL; frees with the last reference */
+void         kvi_model_release(kvcsa_model *model);     /* accepts NULL; frees with the last
+                                                         * reference */
 
 #endif

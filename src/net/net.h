@@ -1,8 +1,9 @@
 /* The network around the cache: one chunk of one session, from tokens to logits.
  *
- * The session owns all state and gives views of it; a run reads them and writes entries behind the
- * committed ones (invisible until the session counts them in), everything else into its workspace.
- * So a run that fails has changed nothing, and the commit, which cannot fail, is a few copies. */
+ * The session owns all state and gives views of it; a run reads them and writes entries behind
+ * the committed ones (invisible until the session counts them in), everything else into its
+ * workspace. So a run that fails has changed nothing, and the commit, which cannot fail, is a
+ * few copies. */
 #ifndef KVI_NET_H
 #define KVI_NET_H
 
@@ -11,24 +12,24 @@
 
 typedef struct kvi_net kvi_net;
 
-typedef struct kvi_net_state {   /* of the session */
+typedef struct kvi_net_state { /* of the session */
     uint64_t        n_tokens;    /* committed */
     const int32_t  *tokens;      /* [n_tokens + n_rows] */
     uint8_t *const *index_parts; /* blocks for n_tokens + n_rows */
     uint8_t *const *main_parts;
-    uint8_t        *windows; /* [layers] rings, kvi_plan_window_bytes() in all */
-    float
-        *pending; /* [layers with pending_bytes, 2, entry_width], kvi_plan_pending_bytes() in all */
+    uint8_t        *windows;     /* [layers] rings, kvi_plan_window_bytes() in all */
+    float          *pending;     /* [layers with pending_bytes, 2, entry_width],
+                                  * kvi_plan_pending_bytes() in all */
 } kvi_net_state;
 
 typedef struct kvi_net_run_params {
     kvi_exec        exec;
     kvi_net_state   state;
-    uint32_t        n_rows;     /* 1 .. */
-    const uint32_t *logit_rows; /* [n_logit_rows] rows of the chunk, ascending */
+    uint32_t        n_rows;      /* 1 .. */
+    const uint32_t *logit_rows;  /* [n_logit_rows] rows of the chunk, ascending */
     uint32_t        n_logit_rows;
-    int (*stop)(void *user); /* asked between layers; not 0 = stop. May be NULL */
-    void *stop_user;
+    int           (*stop)(void *user); /* asked between layers; not 0 = stop. May be NULL */
+    void           *stop_user;
 } kvi_net_run_params;
 
 /* Rotation tables and workspace of one session. */

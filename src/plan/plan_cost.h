@@ -7,8 +7,8 @@
 /* plan has been validated. struct_size of out is not touched. */
 void kvi_plan_cost(const kvi_plan *plan, uint64_t n_tokens, kvcsa_cost *out);
 
-/* Public row of one layer; struct_size of out is not touched. Bytes of entries and index keys are 0
- * on layers that own none. */
+/* Public row of one layer; struct_size of out is not touched. Bytes of entries and index keys
+ * are 0 on layers that own none. */
 void kvi_plan_public_row(const kvi_plan *plan, uint32_t layer, kvcsa_plan_row *out);
 
 /* Window rows, and pending rows, of all layers of one session. */

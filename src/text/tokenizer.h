@@ -1,6 +1,6 @@
-/* Byte-level BPE, driven by a tokenizer.json: added tokens, Split steps (PCRE2), ByteLevel, merges.
- * Immutable once open; every function may be called from any thread. The file is treated as
- * hostile. */
+/* Byte-level BPE, driven by a tokenizer.json: added tokens, Split steps (PCRE2), ByteLevel,
+ * merges. Immutable once open; every function may be called from any thread. The file is treated
+ * as hostile. */
 #ifndef KVI_TOKENIZER_H
 #define KVI_TOKENIZER_H
 
@@ -14,16 +14,17 @@ typedef struct kvi_tokenizer kvi_tokenizer;
  * normaliser, another model type, a pre-tokenizer step that is not Split(Isolated) / ByteLevel),
  * ERR_NOMEM. */
 kvcsa_status kvi_tokenizer_open(const kvcsa_allocator *a, const char *json, size_t n_bytes,
-                                const char *name, kvi_tokenizer **out, kvcsa_error *err);
+                                const char *name,
+                                kvi_tokenizer **out, kvcsa_error *err);
 void         kvi_tokenizer_destroy(kvi_tokenizer *t);
 
 uint32_t kvi_tokenizer_size(const kvi_tokenizer *t); /* 1 + the largest id */
 
-/* flags KVCSA_TOKENIZE_*. n_ids counts all ids, ids holds at most cap of them. Bytes that are not
- * UTF-8 are encoded one by one. */
+/* flags KVCSA_TOKENIZE_*. n_ids counts all ids, ids holds at most cap of them. Bytes that are
+ * not UTF-8 are encoded one by one. */
 kvcsa_status kvi_tokenizer_encode(const kvi_tokenizer *t, const char *text, size_t n_bytes,
-                                  uint32_t flags, int32_t *ids, size_t cap, size_t *n_ids,
-                                  kvcsa_error *err);
+                                  uint32_t flags, int32_t *ids,
+                                  size_t cap, size_t *n_ids, kvcsa_error *err);
 
 /* Decoded bytes of a token; false if there is no such id (a gap decodes to no bytes and gives
  * true). */

@@ -11,13 +11,12 @@
 
 /* Limits of what a file may ask for. The released file has 6.4 MB, 129,280 ids, 3 steps and added
  * tokens of up to 60 bytes. */
-#define KVI_TOKENIZER_MAX_FILE_BYTES (256u << 20) /* blob offsets, up to twice that, fit 32 bits   \
-                                                   */
-#define KVI_TOKENIZER_MAX_IDS (1u << 24)
+#define KVI_TOKENIZER_MAX_FILE_BYTES  (256u << 20) /* blob offsets, up to twice that, fit 32 bits */
+#define KVI_TOKENIZER_MAX_IDS         (1u << 24)
 #define KVI_TOKENIZER_MAX_ADDED_BYTES 512u /* bounds the work of cutting at one position */
-#define KVI_TOKENIZER_MAX_STEPS 16u
+#define KVI_TOKENIZER_MAX_STEPS       16u
 #define KVI_TOKENIZER_MAX_REGEX_BYTES (16u << 10)
-#define KVI_TOKENIZER_MAX_TEXT_BYTES ((size_t)1 << 30)
+#define KVI_TOKENIZER_MAX_TEXT_BYTES  ((size_t)1 << 30)
 
 enum { KVI_TOKEN_PRESENT = 1u, KVI_TOKEN_ADDED = 2u, KVI_TOKEN_SPECIAL = 4u };
 
