@@ -322,7 +322,7 @@ typedef struct kvcsa_message {
  *
  * @param ids, cap, n_ids  as for kvcsa_model_tokenize.
  * Status:  ERR_ARG unknown role or NULL; ERR_UNSUPPORTED the tokenizer lacks a token of the format.
- * Thread:  any.   Source: model-and-checkpoint notes in docs/formats.md.   Since: 0.1
+ * Thread:  any.   Source: docs/formats.md "Tokenizer and prompt".   Since: 0.1
  */
 KVCSA_API kvcsa_status kvcsa_model_chat_prompt(const kvcsa_model *model,
                                                const kvcsa_message *messages, size_t n_messages,

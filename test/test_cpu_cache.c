@@ -45,7 +45,7 @@ static void fill_normal(prng *r, float *x, size_t n, float scale)
         x[i] = prng_normal(r) * scale;
 }
 
-/* ---------------------------------------------------------------- formats, from the specification's section 3 */
+/* ---------------------------------------------------------------- formats, from docs/formats.md */
 
 static const double e2m1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
 

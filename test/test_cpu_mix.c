@@ -38,7 +38,7 @@ static void run_mix(const void *job, kvi_device *dev, size_t first, size_t n, fl
     guarded_check_free(&comb);
 }
 
-/* The numbers of specification section 2: mixes[i] = 1.5 sin(1.7 i), base[i] = 0.05 ((7 i mod 5) - 2). */
+/* The numbers of an independent calculation: mixes[i] = 1.5 sin(1.7 i), base[i] = 0.05 ((7 i mod 5) - 2). */
 static void test_mix_golden_numbers(void **state)
 {
     static const double golden[24] = {0.475022, 0.766742, 0.448522, 0.238491, 1.242427, 1.299818, 0.695072, 0.775717,

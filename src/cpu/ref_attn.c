@@ -1,6 +1,6 @@
 /* Attention over the window and the selected entries of a row.
  *
- * The algorithm is that of the official kernel, slot for slot (attention specification 2.11):
+ * The algorithm is that of the official kernel, slot for slot (docs/formats.md "Network"):
  *   - slots in order: n_window window slots, the oldest position first, then the k selected
  *     entries; an empty slot keeps its place, so the tiles of 64 slots have fixed borders;
  *   - per tile: s = (q . key) * scale; the running maximum m (from -1e30) moves to m';

@@ -72,7 +72,7 @@ static void row_fp4(const uint8_t *data, const uint8_t *scale, size_t cols, floa
     }
 }
 
-/* Formats: model-and-checkpoint, sections 1.4 to 1.6. Rows of the Engram table lie beyond 2^36
+/* Formats: docs/formats.md "Tensors". Rows of the Engram table lie beyond 2^36
  * bytes: 64-bit offsets. */
 void kvi_ref_weight_row(const kvi_matrix *w, uint64_t row, float *out)
 {

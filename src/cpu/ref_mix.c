@@ -1,5 +1,5 @@
-/* The residual stream of several copies (mHC), model-and-checkpoint section 2, and the Engram gate,
- * section 4.5. */
+/* The residual stream of several copies (mHC), docs/formats.md "Network", and the gate of its
+ * "Engram". */
 #include "cpu/ref_dense_int.h"
 
 #include "base/bytes.h"

@@ -1,4 +1,4 @@
-/* Mixture of experts, model-and-checkpoint section 3.
+/* Mixture of experts, docs/formats.md "Network".
  *
  * The rows of a step are grouped by expert, so that an expert's weights are dequantised once a
  * step. Two parallel loops:
@@ -161,7 +161,7 @@ static expert_rows rows_of(const moe_job *job, size_t unit)
     return r;
 }
 
-/* Order of the multiplications and the one-sided clamp of g: spec section 3. NaN passes both
+/* Order of the multiplications and one-sided clamp of g: docs/formats.md "Network". NaN passes both
  * clamps. */
 static float activate(const kvi_moe_params *p, float g, float u, const float *weight)
 {

@@ -1,4 +1,4 @@
-/* RMSNorm and rotary position, model-and-checkpoint section 5. */
+/* RMSNorm and rotary position, docs/formats.md "Network" and "Rotation". */
 #include "cpu/ref_dense_int.h"
 
 #include "base/fmath.h"

@@ -443,7 +443,7 @@ static void want_product(reader *r, const char *key, uint64_t a, uint64_t b)
 }
 
 /* FP8 and FP4 matrices have one scale per 32 columns, so every inner width is a multiple of 32
- * (spec 1.2, 1.4, 1.5). */
+ * (docs/formats.md "Tensors"). */
 static void check_shape(reader *r, const kvi_config *c)
 {
     want_multiple(r, "hidden_size", c->hidden_size, 32);
