@@ -7,13 +7,13 @@
  * With --pre every step gets its pre tensors, not only those whose case asks for them:
  * compare_cases can then tell how near a decision of ours was to its boundary where the golden file
  * does not say it.
- * A case with a step that this version cannot run (prefix hit, decoder replay) is written as
- * CASE.unsupported i32 [1] = step. */
+ * A prefix hit is a rewind with bounded replay: the entries below are kept, the windows forgotten. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "attn/swa_replay.h"
 #include "base/fmath.h"
 #include "session/session.h"
 #include "support/cases.h"
@@ -140,7 +140,7 @@ static void write_step(runner *r, uint32_t step, const case_step *cs)
         for (uint32_t i = 0; i < cs->n_rows; i++)
             memmove(r->logits + (size_t)i * vocab, r->logits + (size_t)cs->rows[i] * vocab,
                     vocab * sizeof(float));
-    add(r, name, "F32", cs->has_rows ? cs->n_rows : cs->n, vocab, r->logits);
+    add(r, name, "F32", cs->has_rows ? cs->n_rows : r->n_logits, vocab, r->logits);
     for (uint32_t kind = 0; kind < N_KINDS; kind++)
         for (uint32_t l = 0; l < c->n_layers; l++) {
             seen               *s = &r->seen[kind * c->n_layers + l];
@@ -199,19 +199,10 @@ static void write_entries(runner *r)
     }
 }
 
-static int first_unsupported(const case_item *item)
-{
-    for (uint32_t i = 0; i < item->n_steps; i++)
-        if (item->steps[i].decoder_replay || item->steps[i].has_hit)
-            return (int)i;
-    return -1;
-}
-
 static void run_case(runner *r, uint32_t chunk)
 {
     const case_item     *item = r->item;
     const uint32_t       vocab = r->model->config.vocab_size;
-    const int32_t        unsupported = first_unsupported(item);
     const kvi_tap        tap = {.see = see, .user = r};
     kvcsa_session_params sp;
     kvcsa_append_params  ap;
@@ -219,15 +210,6 @@ static void run_case(runner *r, uint32_t chunk)
     char                 name[256];
     size_t               at = 0;
 
-    if (unsupported >= 0) {
-        const uint64_t one = 1;
-
-        snprintf(name, sizeof name, "%s.unsupported", item->name);
-        if (st_add(r->out, name, "I32", 1, &one, &unsupported) != 0)
-            die(name, "cannot be written");
-        printf("%s unsupported (step %d)\n", item->name, unsupported);
-        return;
-    }
     kvcsa_session_params_default(&sp, sizeof sp);
     sp.chunk_tokens = chunk;
     if (kvcsa_session_create(r->pool, r->model, &sp, &r->session, &err) != KVCSA_OK)
@@ -247,6 +229,13 @@ static void run_case(runner *r, uint32_t chunk)
                                   (item->round_bf16 ? KVI_OP_ROUND_BF16 : 0u) |
                                       (item->act_quant ? KVI_OP_ACT_QUANT : 0u),
                                   tapped ? &tap : NULL);
+        kvi_session_set_decoder_cut(
+            r->session, cs->decoder_replay ? kvi_replay_default_cut(&r->model->plan) : 0);
+        if (cs->has_hit) {
+            at = cs->hit;
+            if (kvi_session_rewind(r->session, at, KVI_REPLAY_BOUNDED, &err) != KVCSA_OK)
+                die(item->name, err.text);
+        }
         r->n_logits = 0;
         free(r->logits);
         if (!(r->logits = malloc((size_t)cs->n * vocab * sizeof(float))))

@@ -18,6 +18,8 @@ typedef struct kvi_attend_view {
                                   * window only */
     kvi_entries         entries;
     kvi_rotary          rotary;
+    uint64_t            chunk_pos; /* of chunk's first row, at most pos[0] */
+    uint64_t            floor;   /* no window row below counts */
     size_t              n_rows;
     uint32_t            n_heads;
     uint32_t            width;   /* of a head: queries, entries and window rows alike */

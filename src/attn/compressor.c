@@ -50,12 +50,27 @@ static kvcsa_status pool_pairs(const kvi_compress_params *p, uint64_t *first, si
     return *n ? p->exec.ops->pool_pairs(p->exec.dev, &pool, err) : KVCSA_OK;
 }
 
+/* The half of an entry that the last row begins. */
+static kvcsa_status pending_row(const kvi_compress_params *p, kvcsa_error *err)
+{
+    const float *x = p->x + (p->n_rows - 1) * p->wkv->cols;
+    kvcsa_status st;
+
+    if (p->row->pool_kind != KVI_POOL_GATED || (p->pos + p->n_rows) % p->row->ratio == 0)
+        return KVCSA_OK;
+    if ((st = kvi_exec_linear(&p->exec, p->wkv, x, p->pending_out, 1, 0, err)) != KVCSA_OK)
+        return st;
+    return kvi_exec_linear(&p->exec, p->wgate, x, p->pending_out + p->row->entry_width, 1, 0, err);
+}
+
 kvcsa_status kvi_compress(const kvi_compress_params *p, kvcsa_error *err)
 {
     const kvi_plan_row    *row = p->row;
     kvi_entry_write_params write = {.to = p->to, .latent = p->latent, .key = p->key};
     kvcsa_status           st = KVCSA_ERR_INTERNAL;
 
+    if (p->replay)
+        return pending_row(p, err);
     if (row->pool_kind == KVI_POOL_NONE && row->ratio == 1)
         st = project(p, &write.first_entry, &write.n_rows, err);
     else if (row->pool_kind == KVI_POOL_GATED && row->ratio == 2)

@@ -22,6 +22,7 @@ typedef struct kvi_compress_params {
     float              *latent;       /* scratch [n_rows, entry_width] */
     float              *key;          /* scratch [n_rows, index_width] */
     uint64_t           *entry_pos;    /* scratch [n_rows] */
+    int                 replay;       /* the entries are there: make the pending row only */
     uint64_t            pos;          /* of the first row */
     size_t              n_rows;
     float               eps;

@@ -189,8 +189,8 @@ typedef struct kvi_attend_params {
     const uint64_t *pos;            /* [n_rows], ascending by 1 */
     const uint8_t  *ring;           /* [n_window, row_bytes]: position p at slot p % n_window,
                                      * for positions below chunk_pos */
-    const uint8_t  *chunk;          /* [n_rows, row_bytes]: row of position chunk_pos + i;
-                                     * chunk_pos == pos[0] */
+    const uint8_t  *chunk;          /* [.., row_bytes]: row of position chunk_pos + i;
+                                     * chunk_pos <= pos[0] */
     const float    *sink;           /* [n_heads] */
     const int32_t  *ids;            /* [n_rows, k] selected entries, -1 = empty; NULL when k is 0 */
     kvi_entries     entries;

@@ -349,7 +349,7 @@ kvcsa_status kvi_ref_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_e
     KVI_ASSERT(p->k == 0 || (p->ids != NULL && p->entries.owner->entry_width == p->width));
     if (p->n_rows == 0)
         return KVCSA_OK;
-    KVI_ASSERT(p->chunk_pos == p->pos[0] && p->pos[p->n_rows - 1] == p->pos[0] + p->n_rows - 1);
+    KVI_ASSERT(p->chunk_pos <= p->pos[0] && p->pos[p->n_rows - 1] == p->pos[0] + p->n_rows - 1);
     /* With fewer groups than threads, groups alone would leave threads idle; a single row always
      * goes by heads. */
     if (p->n_rows == 1 || kvi_div_up(p->n_rows, ROWS_GROUP) < n_threads)

@@ -7,6 +7,7 @@
 #include "attn/attend.h"
 #include "attn/compressor.h"
 #include "attn/window.h"
+#include "base/checked.h"
 #include "format/dtype.h"
 #include "index/indexer.h"
 #include "net/net_int.h"
@@ -54,13 +55,13 @@ static layer_view view_layer(kvi_net *net, const kvi_net_run_params *p, uint32_t
     return v;
 }
 
-/* Query and window row of every token; the row is stored quantised, and read back so. */
-static kvcsa_status project(const layer_view *v, kvcsa_error *err)
+/* Window row of every token; it is stored quantised, and read back so. */
+static kvcsa_status make_window_rows(const layer_view *v, kvcsa_error *err)
 {
     const kvi_config             *c = &v->net->model->config;
     kvi_net_buffers              *b = &v->net->b;
     const kvi_exec               *e = &v->exec;
-    const size_t                  n = v->p->n_rows;
+    const size_t                  n = v->net->n_rows;
     const size_t                  n_kept = kvi_window_kept(v->row, n);
     const kvi_window_write_params write = {.x = b->row,
                                            .rows = b->chunk,
@@ -70,13 +71,7 @@ static kvcsa_status project(const layer_view *v, kvcsa_error *err)
                                            .row_bytes = v->row->window_bytes};
     kvcsa_status                  st;
 
-    if ((st = kvi_exec_linear(e, &v->w->wq_a, b->x, b->qr, n, e->flags, err)) != KVCSA_OK ||
-        (st = kvi_exec_norm(e, v->w->q_norm, b->qr, n, c->q_lora_rank, c->norm_eps, err)) !=
-            KVCSA_OK ||
-        (st = kvi_exec_linear(e, &v->w->wq_b, b->qr, b->q, n, e->flags, err)) != KVCSA_OK ||
-        (st = kvi_exec_rope(e, &v->rotary, b->q, b->pos, n, c->n_heads, c->head_dim, 0, err)) !=
-            KVCSA_OK ||
-        (st = kvi_exec_linear(e, &v->w->wkv, b->x, b->row, n, e->flags, err)) != KVCSA_OK ||
+    if ((st = kvi_exec_linear(e, &v->w->wkv, b->x, b->row, n, e->flags, err)) != KVCSA_OK ||
         (st = kvi_exec_norm(e, v->w->kv_norm, b->row, n, c->head_dim, c->norm_eps, err)) !=
             KVCSA_OK ||
         (st = kvi_exec_rope(e, &v->rotary, b->row, b->pos, n, 1, c->head_dim, 0, err)) !=
@@ -85,7 +80,24 @@ static kvcsa_status project(const layer_view *v, kvcsa_error *err)
         return st;
     kvi_exec_tap(e, KVI_TAP_WINDOW, b->row, n, c->head_dim);
     memcpy(v->kept, b->chunk + (n - n_kept) * v->row->window_bytes, n_kept * v->row->window_bytes);
+    b->live[v->layer] = (uint32_t)n;
     return KVCSA_OK;
+}
+
+static kvcsa_status make_queries(const layer_view *v, kvcsa_error *err)
+{
+    const kvi_config *c = &v->net->model->config;
+    kvi_net_buffers  *b = &v->net->b;
+    const kvi_exec   *e = &v->exec;
+    const size_t      n = v->net->n_rows;
+    kvcsa_status      st;
+
+    if ((st = kvi_exec_linear(e, &v->w->wq_a, b->x, b->qr, n, e->flags, err)) != KVCSA_OK ||
+        (st = kvi_exec_norm(e, v->w->q_norm, b->qr, n, c->q_lora_rank, c->norm_eps, err)) !=
+            KVCSA_OK ||
+        (st = kvi_exec_linear(e, &v->w->wq_b, b->qr, b->q, n, e->flags, err)) != KVCSA_OK)
+        return st;
+    return kvi_exec_rope(e, &v->rotary, b->q, b->pos, n, c->n_heads, c->head_dim, 0, err);
 }
 
 static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
@@ -110,7 +122,8 @@ static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
                                    .key = b->key,
                                    .entry_pos = b->entry_pos,
                                    .pos = b->pos[0],
-                                   .n_rows = v->p->n_rows,
+                                   .replay = v->p->replay,
+                                   .n_rows = v->net->n_rows,
                                    .eps = c->norm_eps};
 
     return kvi_compress(&p, err);
@@ -123,7 +136,7 @@ static kvcsa_status select_entries(const layer_view *v, kvcsa_error *err)
     const kvi_config *c = &v->net->model->config;
     kvi_net_buffers  *b = &v->net->b;
     const kvi_exec   *e = &v->exec;
-    const size_t      n = v->p->n_rows;
+    const size_t      n = v->net->n_rows;
     const float scale = (float)(1.0 / sqrt((double)c->index_dim) / sqrt((double)c->index_heads));
     const kvi_select_params p = {.exec = *e,
                                  .row = v->row,
@@ -175,7 +188,7 @@ static kvcsa_status project_out(const layer_view *v, kvcsa_error *err)
             .y = b->z + (size_t)g * c->o_lora_rank,
             .x_stride = group * c->o_groups,
             .y_stride = (size_t)c->o_groups * c->o_lora_rank,
-            .n_rows = v->p->n_rows,
+            .n_rows = v->net->n_rows,
             .flags =
                 e->flags & ~(uint32_t)KVI_OP_ACT_QUANT}; /* the official code keeps wo_a in bf16 */
         const kvcsa_status st = e->ops->linear(e->dev, &p, err);
@@ -183,37 +196,56 @@ static kvcsa_status project_out(const layer_view *v, kvcsa_error *err)
         if (st != KVCSA_OK)
             return st;
     }
-    return kvi_exec_linear(e, &v->w->wo_b, b->z, b->y, v->p->n_rows, e->flags, err);
+    return kvi_exec_linear(e, &v->w->wo_b, b->z, b->y, v->net->n_rows, e->flags, err);
+}
+
+/* Softmax over window and selected entries; chunk_pos: of the first window row made here. */
+static kvcsa_status attend(const layer_view *v, uint64_t chunk_pos, kvcsa_error *err)
+{
+    const kvi_config     *c = &v->net->model->config;
+    kvi_net_buffers      *b = &v->net->b;
+    const uint64_t       *first = v->p->first_rows;
+    const uint64_t        floor = v->p->state.floors[v->layer];
+    const kvi_attend_view view = {.exec = v->exec,
+                                  .row = v->row,
+                                  .q = b->q,
+                                  .out = b->o,
+                                  .pos = b->pos,
+                                  .ring = v->ring,
+                                  .chunk = b->chunk,
+                                  .sink = v->w->attn_sink,
+                                  .ids = b->ids,
+                                  .entries = v->entries,
+                                  .rotary = v->rotary,
+                                  .chunk_pos = chunk_pos,
+                                  .floor = first ? kvi_max_size(floor, first[v->layer]) : floor,
+                                  .n_rows = v->net->n_rows,
+                                  .n_heads = c->n_heads,
+                                  .width = c->head_dim};
+
+    return kvi_attend(&view, err);
 }
 
 kvcsa_status kvi_attention(kvi_net *net, const kvi_net_run_params *p, uint32_t layer,
                            kvcsa_error *err)
 {
-    const layer_view      v = view_layer(net, p, layer);
-    const kvi_config     *c = &net->model->config;
-    kvi_net_buffers      *b = &net->b;
-    const kvi_attend_view attend = {.exec = v.exec,
-                                    .row = v.row,
-                                    .q = b->q,
-                                    .out = b->o,
-                                    .pos = b->pos,
-                                    .ring = v.ring,
-                                    .chunk = b->chunk,
-                                    .sink = v.w->attn_sink,
-                                    .ids = b->ids,
-                                    .entries = v.entries,
-                                    .rotary = v.rotary,
-                                    .n_rows = p->n_rows,
-                                    .n_heads = c->n_heads,
-                                    .width = c->head_dim};
-    kvcsa_status          st = project(&v, err);
+    const layer_view v = view_layer(net, p, layer);
+    const uint64_t   chunk_pos = net->b.pos[0];
+    kvcsa_status     st = make_window_rows(&v, err);
 
     if (st == KVCSA_OK && kvi_plan_owns(&net->model->plan, layer))
         st = compress(&v, err);
+    if (st != KVCSA_OK)
+        return st;
+    if (p->first_rows) /* window rows are wanted from first[layer] on, queries only from the next */
+        kvi_net_drop_rows(net, p->first_rows[layer + 1]);
+    if (net->n_rows == 0)
+        return KVCSA_OK;
+    st = make_queries(&v, err);
     if (st == KVCSA_OK &&
         (v.row->select == KVCSA_SELECT_OWN || v.row->select == KVCSA_SELECT_REINDEX))
         st = select_entries(&v, err);
     if (st == KVCSA_OK)
-        st = kvi_attend(&attend, err);
+        st = attend(&v, chunk_pos, err);
     return st == KVCSA_OK ? project_out(&v, err) : st;
 }

@@ -9,14 +9,14 @@ static void hash_rows(const kvi_net *net, const kvi_net_run_params *p, uint32_t 
     const uint32_t     ngram = model->engram.ngram;
     uint32_t           history[KVI_MAX_NGRAM];
 
-    for (uint32_t i = 0; i < p->n_rows; i++) {
-        const uint64_t pos = p->state.n_tokens + i;
+    for (size_t i = 0; i < net->n_rows; i++) {
+        const uint64_t pos = net->b.pos[i];
         uint32_t       n = 0;
 
         for (; n < ngram && n <= pos; n++)
             history[n] = model->token_map[p->state.tokens[pos - n]];
         kvi_engram_rows(&model->engram, engram_index, history, n,
-                        net->b.erows + (size_t)i * model->engram.n_columns);
+                        net->b.erows + i * model->engram.n_columns);
     }
 }
 
@@ -30,12 +30,12 @@ kvcsa_status kvi_engram(kvi_net *net, const kvi_net_run_params *p, uint32_t laye
                                           .ids = b->erows,
                                           .y = b->embed,
                                           .y_stride = c->engram_head_dim,
-                                          .n_rows = (size_t)p->n_rows * net->model->engram.n_columns,
+                                          .n_rows = net->n_rows * net->model->engram.n_columns,
                                           .flags = e->flags};
     const kvi_engram_gate_params gate = {.h = b->h,
                                          .kv = b->ekv,
                                          .qk = w->engram_qk,
-                                         .n_rows = p->n_rows,
+                                         .n_rows = net->n_rows,
                                          .copies = c->hc_copies,
                                          .width = c->hidden_size,
                                          .eps = c->norm_eps,
@@ -44,7 +44,7 @@ kvcsa_status kvi_engram(kvi_net *net, const kvi_net_run_params *p, uint32_t laye
 
     hash_rows(net, p, (uint32_t)w->engram_index);
     if ((st = e->ops->embed(e->dev, &embed, err)) != KVCSA_OK ||
-        (st = kvi_exec_linear(e, &w->engram_wkv, b->embed, b->ekv, p->n_rows, e->flags, err)) !=
+        (st = kvi_exec_linear(e, &w->engram_wkv, b->embed, b->ekv, net->n_rows, e->flags, err)) !=
             KVCSA_OK)
         return st;
     return e->ops->engram_gate(e->dev, &gate, err);

@@ -58,6 +58,38 @@ uint64_t kvi_net_workspace_bytes(const kvi_net *net)
     return net->memory.cap;
 }
 
+static void move_up(void *rows, size_t row_bytes, size_t n_drop, size_t n_keep)
+{
+    memmove(rows, (uint8_t *)rows + n_drop * row_bytes, n_keep * row_bytes);
+}
+
+void kvi_net_drop_rows(kvi_net *net, uint64_t first)
+{
+    const kvi_config *c = &net->model->config;
+    kvi_net_buffers  *b = &net->b;
+    const size_t      m = c->hc_copies;
+    const size_t      f = sizeof(float);
+    size_t            d = 0;
+    size_t            n;
+
+    while (d < net->n_rows && b->pos[d] < first)
+        d++;
+    if (d == 0)
+        return;
+    n = net->n_rows - d;
+    move_up(b->h, m * c->hidden_size * f, d, n);
+    move_up(b->x, c->hidden_size * f, d, n);
+    move_up(b->pre[0], m * f, d, n);
+    move_up(b->pre[1], m * f, d, n);
+    move_up(b->post, m * f, d, n);
+    move_up(b->comb, m * m * f, d, n);
+    move_up(b->pos, sizeof *b->pos, d, n);
+    move_up(b->ids, c->index_topk * sizeof *b->ids, d, n);
+    move_up(b->blocks, c->candidate_blocks * sizeof *b->blocks, d, n);
+    move_up(b->n_blocks, sizeof *b->n_blocks, d, n);
+    net->n_rows = n;
+}
+
 /* Every stream starts as the embedding; the first site takes stream 0. */
 static kvcsa_status embed(kvi_net *net, const kvi_net_run_params *p, kvcsa_error *err)
 {
@@ -72,7 +104,7 @@ static kvcsa_status embed(kvi_net *net, const kvi_net_run_params *p, kvcsa_error
     kvcsa_status           st;
 
     for (uint32_t i = 0; i < p->n_rows; i++) {
-        b->pos[i] = p->state.n_tokens + i;
+        b->pos[i] = p->state.pos + i;
         b->entry_pos[i] = (uint64_t)p->state.tokens[b->pos[i]];
     }
     if ((st = p->exec.ops->embed(p->exec.dev, &e, err)) != KVCSA_OK)
@@ -100,14 +132,14 @@ static kvcsa_status mix(kvi_net *net, const kvi_net_run_params *p, const kvi_mix
                               .pre = pre,
                               .post = b->post,
                               .comb = b->comb,
-                              .n_rows = p->n_rows,
+                              .n_rows = net->n_rows,
                               .copies = c->hc_copies,
                               .width = c->hidden_size,
                               .n_iters = c->hc_iters,
                               .scale = {w->scale[0], w->scale[1], w->scale[2]},
                               .norm_eps = c->norm_eps,
                               .eps = c->hc_eps};
-    const kvcsa_status   st = kvi_exec_linear(&p->exec, &w->fn, b->h, b->proj, p->n_rows, 0, err);
+    const kvcsa_status   st = kvi_exec_linear(&p->exec, &w->fn, b->h, b->proj, net->n_rows, 0, err);
 
     return st == KVCSA_OK ? p->exec.ops->mix(p->exec.dev, &m, err) : st;
 }
@@ -138,7 +170,7 @@ static kvcsa_status expand(kvi_net *net, const kvi_net_run_params *p, kvcsa_erro
                                  .y = net->b.y,
                                  .post = net->b.post,
                                  .comb = net->b.comb,
-                                 .n_rows = p->n_rows,
+                                 .n_rows = net->n_rows,
                                  .copies = c->hc_copies,
                                  .width = c->hidden_size,
                                  .flags = p->exec.flags};
@@ -153,16 +185,23 @@ static kvcsa_status run_layer(kvi_net *net, const kvi_net_run_params *p, uint32_
     kvi_net_buffers         *b = &net->b;
     kvcsa_status             st = KVCSA_OK;
 
+    b->live[layer] = 0;
+    if (p->first_rows)
+        kvi_net_drop_rows(net, p->first_rows[layer]);
+    if (net->n_rows == 0)
+        return KVCSA_OK; /* nor do the layers above want any of this chunk */
     if (w->engram_index >= 0)
         st = kvi_engram(net, p, layer, err);
     /* pre[0]: from the previous layer; pre[1]: from this layer's attention site, used by its
      * feed-forward site */
     if (st != KVCSA_OK || (st = mix(net, p, &w->mix_attn, b->pre[1], err)) != KVCSA_OK ||
-        (st = collapse(net, &p->exec, b->h, b->pre[0], w->attn_norm, p->n_rows, err)) != KVCSA_OK ||
-        (st = kvi_attention(net, p, layer, err)) != KVCSA_OK ||
+        (st = collapse(net, &p->exec, b->h, b->pre[0], w->attn_norm, net->n_rows, err)) !=
+            KVCSA_OK ||
+        (st = kvi_attention(net, p, layer, err)) != KVCSA_OK || net->n_rows == 0 ||
         (st = expand(net, p, err)) != KVCSA_OK ||
         (st = mix(net, p, &w->mix_ffn, b->pre[0], err)) != KVCSA_OK ||
-        (st = collapse(net, &p->exec, b->h, b->pre[1], w->ffn_norm, p->n_rows, err)) != KVCSA_OK ||
+        (st = collapse(net, &p->exec, b->h, b->pre[1], w->ffn_norm, net->n_rows, err)) !=
+            KVCSA_OK ||
         (st = kvi_moe(net, p, layer, err)) != KVCSA_OK)
         return st;
     return expand(net, p, err);
@@ -178,9 +217,8 @@ static kvcsa_status head(kvi_net *net, const kvi_net_run_params *p, kvcsa_error 
 
     if (p->n_logit_rows == 0)
         return KVCSA_OK;
-    for (uint32_t i = 0; i < p->n_logit_rows;
-         i++) { /* ascending, so a row is never overwritten before it is moved */
-        const size_t from = p->logit_rows[i];
+    for (uint32_t i = 0; i < p->n_logit_rows; i++) { /* ascending: moved before overwritten */
+        const size_t from = p->logit_rows[i] - (p->n_rows - net->n_rows);
 
         memmove(b->h + i * streams, b->h + from * streams, streams * sizeof(float));
         memmove(b->pre[0] + (size_t)i * c->hc_copies, b->pre[0] + from * c->hc_copies,
@@ -197,6 +235,7 @@ kvcsa_status kvi_net_run(kvi_net *net, const kvi_net_run_params *p, kvcsa_error 
 {
     kvcsa_status st = kvi_net_prepare(net, p, err);
 
+    net->n_rows = p->n_rows;
     if (st == KVCSA_OK)
         st = embed(net, p, err);
     for (uint32_t l = 0; l < net->model->config.n_layers && st == KVCSA_OK; l++) {
@@ -210,7 +249,7 @@ kvcsa_status kvi_net_run(kvi_net *net, const kvi_net_run_params *p, kvcsa_error 
 void kvi_net_commit(kvi_net *net, const kvi_net_run_params *p)
 {
     const kvi_plan *plan = &net->model->plan;
-    const uint64_t  end = p->state.n_tokens + p->n_rows;
+    const uint64_t  end = p->state.pos + p->n_rows;
     uint8_t        *ring = p->state.windows;
     const uint8_t  *kept = net->b.kept;
     size_t          off = 0; /* pending rows, floats */
@@ -218,7 +257,10 @@ void kvi_net_commit(kvi_net *net, const kvi_net_run_params *p)
     for (uint32_t l = 0; l < plan->n_layers; l++) {
         const kvi_plan_row *row = &plan->rows[l];
 
-        kvi_window_commit(row, ring, kept, p->state.n_tokens, p->n_rows);
+        if (net->b.live[l])
+            kvi_window_commit(row, ring, kept, end - net->b.live[l], net->b.live[l]);
+        if (p->first_rows && p->state.floors[l] < p->first_rows[l])
+            p->state.floors[l] = p->first_rows[l];
         ring += (size_t)row->window_tokens * row->window_bytes;
         kept += kvi_window_kept(row, p->n_rows) * row->window_bytes;
         if (row->pending_bytes && end % row->ratio)

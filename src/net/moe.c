@@ -11,7 +11,7 @@ kvcsa_status kvi_moe(kvi_net *net, const kvi_net_run_params *p, uint32_t layer, 
                                       .bias = w->gate_bias,
                                       .experts = b->experts,
                                       .weights = b->eweight,
-                                      .n_rows = p->n_rows,
+                                      .n_rows = net->n_rows,
                                       .n_experts = c->n_experts,
                                       .k = c->n_experts_per_token,
                                       .normalise = c->norm_topk_prob,
@@ -22,19 +22,19 @@ kvcsa_status kvi_moe(kvi_net *net, const kvi_net_run_params *p, uint32_t layer, 
                                     .weights = b->eweight,
                                     .routed = w->experts,
                                     .shared = &w->shared,
-                                    .n_rows = p->n_rows,
+                                    .n_rows = net->n_rows,
                                     .n_experts = c->n_experts,
                                     .k = c->n_experts_per_token,
                                     .width = c->hidden_size,
                                     .inner = c->moe_inner,
                                     .limit = c->swiglu_limit,
                                     .flags = e->flags};
-    kvcsa_status             st = kvi_exec_linear(e, &w->gate, b->x, b->router, p->n_rows, 0,
+    kvcsa_status             st = kvi_exec_linear(e, &w->gate, b->x, b->router, net->n_rows, 0,
                                                   err); /* the router is fp32 in every mode */
 
     exec.layer = layer;
     if (st == KVCSA_OK) {
-        kvi_exec_tap(e, KVI_TAP_ROUTER, b->router, p->n_rows, c->n_experts);
+        kvi_exec_tap(e, KVI_TAP_ROUTER, b->router, net->n_rows, c->n_experts);
         st = e->ops->route(e->dev, &route, err);
     }
     return st == KVCSA_OK ? e->ops->moe(e->dev, &moe, err) : st;

@@ -13,10 +13,11 @@
 typedef struct kvi_net kvi_net;
 
 typedef struct kvi_net_state { /* of the session */
-    uint64_t        n_tokens;    /* committed */
-    const int32_t  *tokens;      /* [n_tokens + n_rows] */
-    uint8_t *const *index_parts; /* blocks for n_tokens + n_rows */
+    uint64_t        pos;         /* of the chunk's first row */
+    const int32_t  *tokens;      /* [pos + n_rows] */
+    uint8_t *const *index_parts; /* blocks for pos + n_rows tokens */
     uint8_t *const *main_parts;
+    uint64_t       *floors;      /* [layers] no right window row of the layer lies below */
     uint8_t        *windows;     /* [layers] rings, kvi_plan_window_bytes() in all */
     float          *pending;     /* [layers with pending_bytes, 2, entry_width],
                                   * kvi_plan_pending_bytes() in all */
@@ -26,6 +27,8 @@ typedef struct kvi_net_run_params {
     kvi_exec        exec;
     kvi_net_state   state;
     uint32_t        n_rows;      /* 1 .. */
+    const uint64_t *first_rows;  /* [layers + 1], see attn/swa_replay.h; NULL = all rows */
+    int             replay;      /* 1 = entries are there: window and pending rows only */
     const uint32_t *logit_rows;  /* [n_logit_rows] rows of the chunk, ascending */
     uint32_t        n_logit_rows;
     int           (*stop)(void *user); /* asked between layers; not 0 = stop. May be NULL */

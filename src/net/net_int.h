@@ -45,6 +45,7 @@ typedef struct kvi_net_buffers {
     float    *ekv;        /* [n, (m + 1) D] */
     float    *logits;     /* [logit rows, vocab] */
     size_t    n_scores;
+    uint32_t *live;       /* [layers] window rows that the run wrote */
 } kvi_net_buffers;
 
 struct kvi_net {
@@ -53,10 +54,14 @@ struct kvi_net {
     float             *freqs[2];   /* [rope_dim / 2]: window-only layers, layers with entries */
     kvi_buf            memory;
     kvi_net_buffers    b;
+    size_t             n_rows;     /* that still run; those dropped lay in front of them */
 };
 
 /* Cut the workspace for a chunk; grows it first. */
 kvcsa_status kvi_net_prepare(kvi_net *net, const kvi_net_run_params *p, kvcsa_error *err);
+
+/* Stop running rows below position `first`: everything that lies by row moves up. */
+void kvi_net_drop_rows(kvi_net *net, uint64_t first);
 
 /* The sublayers; each reads net->b.x and writes net->b.y. */
 kvcsa_status kvi_attention(kvi_net *net, const kvi_net_run_params *p, uint32_t layer,

@@ -68,7 +68,7 @@ static void cut_all(cutter *c, const kvcsa_model *model, const kvi_net_run_param
     const size_t      d = cfg->head_dim;
     const size_t      heads = (size_t)cfg->n_heads * d;
     const size_t      index = (size_t)cfg->index_heads * cfg->index_dim;
-    const widths      w = largest(model, p->state.n_tokens + n, n, p->exec.tap != NULL);
+    const widths      w = largest(model, p->state.pos + n, n, p->exec.tap != NULL);
 
     CUT(h, n * m * D);
     CUT(x, n * D);
@@ -108,6 +108,7 @@ static void cut_all(cutter *c, const kvcsa_model *model, const kvi_net_run_param
     CUT(erows, n * w.n_columns);
     CUT(embed, n * w.n_columns * cfg->engram_head_dim);
     CUT(ekv, w.n_columns ? n * (m + 1) * D : 0);
+    CUT(live, model->plan.n_layers);
     CUT(logits, (size_t)p->n_logit_rows * cfg->vocab_size);
 }
 

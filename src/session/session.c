@@ -1,4 +1,4 @@
-#include "session/session.h"
+#include "session/session_int.h"
 
 #include <string.h>
 
@@ -16,6 +16,11 @@ static size_t pending_bytes(const kvcsa_model *m)
 static size_t window_bytes(const kvcsa_model *m)
 {
     return (size_t)kvi_plan_window_bytes(&m->plan);
+}
+
+static size_t floors_bytes(const kvcsa_model *m)
+{
+    return (m->plan.n_layers + 1) * sizeof(uint64_t);
 }
 
 static uint64_t blocks_for(const kvcsa_session *s, uint64_t n_tokens)
@@ -72,6 +77,8 @@ kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model,
         goto fail;
     if (!(s->windows = kvi_zalloc(a, window_bytes(model))) ||
         !(s->pending = kvi_zalloc(a, n_pending)) ||
+        !(s->floors = kvi_zalloc(a, floors_bytes(model))) ||
+        !(s->first_rows = kvi_zalloc(a, floors_bytes(model))) ||
         !(s->logits = kvi_alloc(a, model->config.vocab_size * sizeof(float)))) {
         st = kvi_fail(err, KVCSA_ERR_NOMEM, "window rows of %zu bytes", window_bytes(model));
         goto fail;
@@ -87,6 +94,7 @@ static void free_mark(kvcsa_session *s)
 {
     kvi_free(&s->allocator, s->mark.windows, window_bytes(s->model));
     kvi_free(&s->allocator, s->mark.pending, pending_bytes(s->model));
+    kvi_free(&s->allocator, s->mark.floors, floors_bytes(s->model));
     s->mark = (kvi_mark){0};
 }
 
@@ -121,6 +129,8 @@ void kvi_session_destroy(kvcsa_session *s)
     kvi_net_destroy(s->net);
     kvi_free(&a, s->windows, window_bytes(s->model));
     kvi_free(&a, s->pending, pending_bytes(s->model));
+    kvi_free(&a, s->floors, floors_bytes(s->model));
+    kvi_free(&a, s->first_rows, floors_bytes(s->model));
     kvi_free(&a, s->logits, s->model->config.vocab_size * sizeof(float));
     kvi_buf_free(&a, &s->tokens, sizeof(int32_t));
     kvi_buf_free(&a, &s->appends, sizeof(kvi_append));
@@ -297,11 +307,13 @@ static kvcsa_status set_mark(kvcsa_session *s, kvcsa_error *err)
     if (m->set)
         return KVCSA_OK;
     if ((!m->windows && !(m->windows = kvi_alloc(&s->allocator, window_bytes(s->model)))) ||
-        (!m->pending && !(m->pending = kvi_alloc(&s->allocator, n_pending))))
+        (!m->pending && !(m->pending = kvi_alloc(&s->allocator, n_pending))) ||
+        (!m->floors && !(m->floors = kvi_alloc(&s->allocator, floors_bytes(s->model)))))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "copy of the window rows, %zu bytes",
                         window_bytes(s->model));
     memcpy(m->windows, s->windows, window_bytes(s->model));
     memcpy(m->pending, s->pending, n_pending);
+    memcpy(m->floors, s->floors, floors_bytes(s->model));
     m->has_logits = s->has_logits;
     m->n_tokens = s->n_tokens;
     m->set = 1;
@@ -314,9 +326,11 @@ void kvi_session_rollback(kvcsa_session *s)
 
     while (s->n_appends)
         drop_first_append(s);
+    s->planned = 0;
     if (m->set) {
         memcpy(s->windows, m->windows, window_bytes(s->model));
         memcpy(s->pending, m->pending, pending_bytes(s->model));
+        memcpy(s->floors, m->floors, floors_bytes(s->model));
         s->has_logits = m->has_logits;
         s->n_tokens = m->n_tokens;
     }
@@ -333,14 +347,17 @@ static uint32_t wanted_rows(const kvcsa_session *s, const kvi_append *ap, uint32
                             uint32_t *rows)
 {
     const uint64_t begin = s->n_tokens;
+    const uint64_t first = s->first_rows[s->model->plan.n_layers]; /* none below reach the head */
     uint32_t       n_rows = 0;
 
     if (ap->logits == KVCSA_LOGITS_ALL)
-        for (; n_rows < n; n_rows++)
-            rows[n_rows] = n_rows;
-    else if (ap->logits == KVCSA_LOGITS_ROWS)
+        for (uint32_t i = 0; i < n; i++)
+            if (begin + i >= first)
+                rows[n_rows++] = i;
+    if (ap->logits == KVCSA_LOGITS_ROWS)
         for (uint32_t i = 0; i < ap->n_rows; i++)
-            if (ap->begin + ap->rows[i] >= begin && ap->begin + ap->rows[i] < begin + n)
+            if (ap->begin + ap->rows[i] >= kvi_max_size(begin, first) &&
+                ap->begin + ap->rows[i] < begin + n)
                 rows[n_rows++] = (uint32_t)(ap->begin + ap->rows[i] - begin);
     if (ap->logits != KVCSA_LOGITS_NONE && begin + n == ap->end &&
         (n_rows == 0 || rows[n_rows - 1] != n - 1))
@@ -386,6 +403,7 @@ static void commit_chunk(kvcsa_session *s, const kvi_net_run_params *run)
             ap.on_logits(ap.user, begin + run->logit_rows[i], logits + (size_t)i * vocab, vocab);
     if (done) {
         drop_first_append(s);
+        s->planned = 0;
         s->mark.set = 0;
         seal_full_blocks(s);
         if (s->n_appends == 0)
@@ -393,15 +411,9 @@ static void commit_chunk(kvcsa_session *s, const kvi_net_run_params *run)
     }
 }
 
-typedef struct stop_context {
-    kvcsa_session         *s;
-    const kvi_chunk_hooks *hooks;
-    uint64_t               n_before; /* rows done of the append */
-} stop_context;
-
-static int ask_stop(void *user)
+int kvi_session_ask_stop(void *user)
 {
-    const stop_context *c = user;
+    const kvi_stop_context *c = user;
 
     if (atomic_load_explicit(&c->s->cancel, memory_order_relaxed))
         return 1;
@@ -420,6 +432,26 @@ static uint64_t chunk_limit(const kvcsa_session *s, const kvi_append *ap)
     return rows == 0 ? 1 : kvi_min_size(limit, rows);
 }
 
+kvi_net_run_params kvi_session_run_params(const kvcsa_session *s, uint64_t pos, uint32_t n_rows,
+                                          kvi_stop_context *stop)
+{
+    return (kvi_net_run_params){.exec = {.ops = kvi_pool_ops(s->pool),
+                                         .dev = kvi_pool_device(s->pool),
+                                         .flags = s->op_flags,
+                                         .tap = s->tap},
+                                .state = {.pos = pos,
+                                          .tokens = s->tokens.data,
+                                          .index_parts = s->index_parts.data,
+                                          .main_parts = s->main_parts.data,
+                                          .floors = s->floors,
+                                          .windows = s->windows,
+                                          .pending = s->pending},
+                                .n_rows = n_rows,
+                                .first_rows = s->first_rows,
+                                .stop = kvi_session_ask_stop,
+                                .stop_user = stop};
+}
+
 kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hooks,
                                    uint64_t max_rows, uint64_t *n_done, kvcsa_error *err)
 {
@@ -427,19 +459,17 @@ kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hook
     const uint64_t    n_blocks = s->n_blocks;
     const uint32_t    n =
         (uint32_t)kvi_min_size(kvi_min_size(ap->end - s->n_tokens, max_rows), chunk_limit(s, ap));
-    uint32_t          *rows = kvi_alloc(&s->allocator, n * sizeof *rows);
-    stop_context       stop = {.s = s, .hooks = hooks, .n_before = s->n_tokens - ap->begin};
-    kvi_net_run_params run = {.exec = {.ops = kvi_pool_ops(s->pool),
-                                       .dev = kvi_pool_device(s->pool),
-                                       .flags = s->op_flags,
-                                       .tap = s->tap},
-                              .n_rows = n,
-                              .logit_rows = rows,
-                              .stop = ask_stop,
-                              .stop_user = &stop};
+    uint32_t          *rows;
+    kvi_stop_context   stop = {.s = s, .hooks = hooks, .n_before = s->n_tokens - ap->begin};
+    kvi_net_run_params run;
     kvcsa_status       st = KVCSA_OK;
 
     *n_done = 0;
+    if (!s->planned)
+        kvi_session_plan_forward(s, ap->end);
+    if (s->replay_end)
+        return kvi_session_replay_chunk(s, &stop, max_rows, n_done, err);
+    rows = kvi_alloc(&s->allocator, n * sizeof *rows);
     if (!rows)
         return kvi_fail(err, KVCSA_ERR_NOMEM, "list of %u rows", n);
     if (s->n_tokens + n < ap->end)
@@ -447,12 +477,8 @@ kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hook
     if (st == KVCSA_OK)
         st = acquire_blocks(s, s->n_tokens + n, err);
     if (st == KVCSA_OK) {
-        run.state = (kvi_net_state){.n_tokens = s->n_tokens,
-                                    .tokens = s->tokens.data,
-                                    .index_parts = s->index_parts.data,
-                                    .main_parts = s->main_parts.data,
-                                    .windows = s->windows,
-                                    .pending = s->pending};
+        run = kvi_session_run_params(s, s->n_tokens, n, &stop);
+        run.logit_rows = rows;
         run.n_logit_rows = wanted_rows(s, ap, n, rows);
         st = kvi_net_run(s->net, &run, err);
         s->n_computed_rows += n;

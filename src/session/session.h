@@ -13,6 +13,8 @@
  * (S4) While an append is partly committed, `mark` holds what is needed to go back to its
  *      beginning; its blocks are OPEN until it is complete, then those that are full are sealed.
  * (S5) busy is held by the one thread that is inside.
+ * (S6) After a rewind the rings are wrong below replay_end == n_tokens; rows from replay_pos on are
+ *      still to be run again before anything else is.
  */
 #ifndef KVI_SESSION_H
 #define KVI_SESSION_H
@@ -37,8 +39,9 @@ typedef struct kvi_mark {    /* (S4) */
     int      set;
     uint64_t n_tokens;
     int      has_logits; /* s->logits stay as they are until the append is complete */
-    uint8_t *windows;
-    float   *pending;
+    uint8_t  *windows;
+    float    *pending;
+    uint64_t *floors;
 } kvi_mark;
 
 struct kvcsa_session {
@@ -61,11 +64,19 @@ struct kvcsa_session {
     kvi_buf          index_parts;    /* uint8_t * */
     kvi_buf          main_parts;
     uint64_t         n_blocks, n_reserved, n_sealed;
+    uint64_t        *floors;         /* [layers] no right window row of the layer lies below */
     uint8_t         *windows;
     float           *pending;        /* raw rows of half-finished entries */
     float           *logits;         /* [vocab] */
     int              has_logits;
     kvi_mark         mark;
+    uint64_t        *first_rows;     /* [layers + 1] of the forward that runs (attn/swa_replay.h) */
+    int              planned;        /* first_rows are those of the first append */
+    uint64_t         replay_pos;     /* (S6) next row to replay */
+    uint64_t         replay_end;     /* 0 = the windows are right */
+    uint32_t         replay_how;     /* KVI_REPLAY_* */
+    uint32_t         decoder_cut;    /* kvi_session_set_decoder_cut; 0 = off */
+    uint64_t         n_replayed_rows; /* rows of layer 0 */
     uint64_t         charged_bytes;
     uint64_t         n_computed_rows;
 };
@@ -108,6 +119,15 @@ kvcsa_status kvi_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n
 /* For tests: the official code's rounding after every operator (KVI_OP_*), and a view of the
  * decisions (borrowed, may be NULL). */
 void kvi_session_set_reference(kvcsa_session *s, uint32_t op_flags, const kvi_tap *tap);
+
+/* Back to an earlier position: blocks are kept, the window is rebuilt by the next chunk. `how`:
+ * KVI_REPLAY_*. ERR_ARG behind the length or with a queue; ERR_FULL or ERR_NOMEM (a sealed last
+ * block must be copied): the session is as before. */
+kvcsa_status kvi_session_rewind(kvcsa_session *s, uint64_t position, uint32_t how,
+                                kvcsa_error *err);
+
+/* Layers from `cut` on run only the last window of a longer append (decoder replay); 0 = off. */
+void kvi_session_set_decoder_cut(kvcsa_session *s, uint32_t cut);
 
 static inline uint64_t kvi_session_queued(const kvcsa_session *s)
 {

@@ -40,7 +40,7 @@ typedef struct compare_params {
     const compare_geometry *geometry;
     double                  eps;       /* 1e-5 */
     double                  bound;     /* of logits, 1e-3 */
-    double                  bound_kl;  /* mean over the rows of a bf16 case, 0.01 */
+    double                  bound_kl;  /* mean over the rows of a bf16 case, 0.01; twice that above 100 rows */
     double                  bound_kl_exempt; /* mean over the exempt rows of a case, 0.001 */
     uint32_t                max_lines; /* of exceptions and faults; the rest is counted */
     int                     list_all;  /* also exceptions that follow from another */

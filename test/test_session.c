@@ -1,0 +1,341 @@
+/* Going back and making windows again, through the room's own functions: on the random checkpoint
+ * T1 (10 layers, window 16, ratios 2 and 1, blocks of 128 tokens). */
+#include "session/session.h"
+#include "support/fault_alloc.h"
+#include "support/host.h"
+
+#include "attn/swa_replay.h"
+
+#define N 190
+#define WINDOW 16u
+#define LAYERS 10u
+#define EXACT_ROWS (WINDOW + (LAYERS - 1) * (WINDOW - 1)) /* 151 */
+
+typedef struct fixture {
+    kvcsa_model *model;
+    kvcsa_pool  *pool;
+    int32_t      ids[N];
+    host_rows    cold; /* logits of every row of one undisturbed run */
+} fixture;
+
+static int set_up(void **state)
+{
+    fixture       *f = calloc(1, sizeof *f);
+    kvcsa_session *s;
+
+    assert_non_null(f);
+    f->model = host_model(T1_DIR);
+    f->pool = host_pool(2, 0);
+    host_tokens(f->ids, N, 71);
+    f->cold = host_rows_make(N, T1_VOCAB);
+    s = host_session(f->pool, f->model, 0);
+    host_run(f->pool, s, f->ids, N, &f->cold);
+    kvcsa_session_release(&s);
+    *state = f;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    fixture *f = *state;
+
+    host_pool_is_idle(f->pool);
+    kvcsa_pool_release(&f->pool);
+    kvcsa_model_release(&f->model);
+    free(f->cold.data);
+    free(f);
+    return 0;
+}
+
+/* Tokens [session length, to) again; their rows must be those of the cold run, bit for bit. */
+static void run_to(const fixture *f, kvcsa_session *s, uint64_t to)
+{
+    const uint64_t from = kvcsa_session_length(s);
+    host_rows      rows = host_rows_make(N, T1_VOCAB);
+
+    rows.next = from;
+    host_run(f->pool, s, f->ids + from, to - from, &rows);
+    assert_true(rows.in_order);
+    assert_int_equal(rows.n, to - from);
+    assert_memory_equal(rows.data, f->cold.data + from * T1_VOCAB,
+                        rows.n * T1_VOCAB * sizeof(float));
+    free(rows.data);
+}
+
+static void test_rows_of_an_exact_replay(void **state)
+{
+    const fixture *f = *state;
+    uint64_t       first[LAYERS + 1];
+
+    kvi_replay_first_rows(&f->model->plan, 180, KVI_REPLAY_EXACT, first);
+    for (uint32_t l = 0; l < LAYERS; l++) /* W + (L - 1 - l)(W - 1) rows in front of the hit */
+        assert_int_equal(180 - first[l], WINDOW + (LAYERS - 1 - l) * (WINDOW - 1));
+    assert_int_equal(first[LAYERS], 179);
+    kvi_replay_first_rows(&f->model->plan, 20, KVI_REPLAY_EXACT, first);
+    assert_int_equal(first[0], 0); /* there are no more */
+    assert_int_equal(first[LAYERS - 1], 4);
+    kvi_replay_first_rows(&f->model->plan, 180, KVI_REPLAY_BOUNDED, first);
+    for (uint32_t l = 0; l <= LAYERS; l++)
+        assert_int_equal(first[l], 180 - WINDOW);
+    assert_int_equal(kvi_replay_default_cut(&f->model->plan), 6);
+    memset(first, 0, sizeof first);
+    assert_int_equal(kvi_replay_cut(&f->model->plan, 6, 0, 16, first), 0);
+    assert_int_equal(first[LAYERS], 0);
+    assert_int_equal(kvi_replay_cut(&f->model->plan, 6, 0, 17, first), 1);
+    assert_int_equal(first[5], 0);
+    assert_int_equal(first[6], 1);
+    assert_int_equal(first[LAYERS], 1);
+}
+
+/* Every hit length: 0, inside the window, odd, at and inside blocks. */
+static void test_exact_replay_equals_a_cold_run_at_every_position(void **state)
+{
+    const fixture *f = *state;
+    kvcsa_session *s = host_session(f->pool, f->model, 40);
+    kvcsa_error    err;
+
+    run_to(f, s, N);
+    for (uint64_t hit = N - 1; hit < N; hit--) { /* down to 0 */
+        const uint64_t before = s->n_replayed_rows;
+
+        assert_ok(kvi_session_rewind(s, hit, KVI_REPLAY_EXACT, &err));
+        assert_int_equal(kvcsa_session_length(s), hit);
+        run_to(f, s, hit + 2 < N ? hit + 2 : N);
+        assert_int_equal(s->n_replayed_rows - before, hit < EXACT_ROWS ? hit : EXACT_ROWS);
+        assert_ok(kvcsa_pool_check(f->pool, &err));
+    }
+    kvcsa_session_release(&s);
+}
+
+static void test_random_rewinds_equal_a_cold_run(void **state)
+{
+    const fixture *f = *state;
+    kvcsa_session *s = host_session(f->pool, f->model, 17);
+    uint32_t       x = 12345;
+    kvcsa_error    err;
+
+    for (int i = 0; i < 60; i++) {
+        const uint64_t n = kvcsa_session_length(s);
+        uint64_t       to;
+
+        x = x * 1664525u + 1013904223u;
+        to = n + 1 + (x >> 16) % (N - n);
+        run_to(f, s, to < n + 50 ? to : n + 50);
+        x = x * 1664525u + 1013904223u;
+        assert_ok(
+            kvi_session_rewind(s, (x >> 16) % kvcsa_session_length(s), KVI_REPLAY_EXACT, &err));
+    }
+    assert_ok(kvcsa_pool_check(f->pool, &err));
+    kvcsa_session_release(&s);
+}
+
+/* Rewinding twice before anything runs, and to where the session already is. */
+static void test_rewinds_in_a_row(void **state)
+{
+    const fixture *f = *state;
+    kvcsa_session *s = host_session(f->pool, f->model, 0);
+    kvcsa_error    err;
+
+    run_to(f, s, 170);
+    assert_ok(kvi_session_rewind(s, 170, KVI_REPLAY_EXACT, &err));
+    run_to(f, s, 172);
+    assert_ok(kvi_session_rewind(s, 150, KVI_REPLAY_EXACT, &err));
+    assert_ok(kvi_session_rewind(s, 131, KVI_REPLAY_EXACT, &err));
+    run_to(f, s, N);
+    assert_fails(kvi_session_rewind(s, N + 1, KVI_REPLAY_EXACT, &err), KVCSA_ERR_ARG, "holds 190");
+    assert_ok(kvi_session_rewind(s, 60, KVI_REPLAY_EXACT, &err));
+    assert_ok(kvcsa_session_append(s, f->ids + 60, 3, NULL, NULL, &err));
+    assert_fails(kvi_session_rewind(s, 10, KVI_REPLAY_EXACT, &err), KVCSA_ERR_ARG, "queue");
+    kvcsa_session_release(&s);
+}
+
+static uint64_t hash_entries(const kvcsa_session *s, uint64_t n_tokens)
+{
+    const kvi_kv_layout *layout = &s->model->layout;
+    uint8_t *const      *main = s->main_parts.data;
+    uint64_t             h = 14695981039346656037u;
+
+    for (uint32_t o = 0; o < layout->n_owners; o++) {
+        const kvi_kv_owner *w = &layout->owners[o];
+
+        for (uint64_t j = 0; j < n_tokens / w->ratio; j++) {
+            const uint8_t *row = main[j / w->rows_per_block] +
+                                 kvi_kv_main_row_off(w, (uint32_t)(j % w->rows_per_block));
+
+            for (uint32_t i = 0; i < w->main_row_bytes; i++)
+                h = (h ^ row[i]) * 1099511628211u;
+        }
+    }
+    return h;
+}
+
+/* The last W rows through all layers: other window rows than a cold run's, the same entries. */
+static void test_bounded_replay_is_approximate_and_writes_no_entry(void **state)
+{
+    const fixture *f = *state;
+    kvcsa_session *s = host_session(f->pool, f->model, 0);
+    float          logits[T1_VOCAB];
+    double         worst = 0;
+    uint64_t       h;
+    kvcsa_error    err;
+
+    run_to(f, s, N);
+    h = hash_entries(s, 130);
+    assert_ok(kvi_session_rewind(s, 130, KVI_REPLAY_BOUNDED, &err));
+    host_run(f->pool, s, f->ids + 130, 60, NULL);
+    assert_int_equal(s->n_replayed_rows, WINDOW);
+    assert_true(hash_entries(s, 130) == h);
+    host_logits(s, logits, T1_VOCAB);
+    for (uint32_t i = 0; i < T1_VOCAB; i++) {
+        const double d = (double)logits[i] - (double)f->cold.data[(N - 1) * T1_VOCAB + i];
+
+        worst = d > worst ? d : -d > worst ? -d : worst;
+    }
+    assert_true(worst > 1e-3 && worst < 10); /* it is another function, and not nonsense */
+    /* short hits are computed from the beginning: exact */
+    assert_ok(kvi_session_rewind(s, 12, KVI_REPLAY_BOUNDED, &err));
+    run_to(f, s, 40);
+    kvcsa_session_release(&s);
+}
+
+/* Layers above the last owner run for the last window of a prompt: entries are those of a full run. */
+static void test_decoder_replay_keeps_entries(void **state)
+{
+    const fixture *f = *state;
+    kvcsa_session *full = host_session(f->pool, f->model, 0);
+    kvcsa_session *cut = host_session(f->pool, f->model, 33);
+    float          a[T1_VOCAB], b[T1_VOCAB];
+
+    run_to(f, full, N);
+    kvi_session_set_decoder_cut(cut, kvi_replay_default_cut(&f->model->plan));
+    host_run(f->pool, cut, f->ids, N, NULL);
+    assert_true(hash_entries(full, N) == hash_entries(cut, N));
+    host_logits(full, a, T1_VOCAB);
+    host_logits(cut, b, T1_VOCAB);
+    assert_memory_not_equal(a, b, sizeof a);
+    kvcsa_session_release(&full);
+    kvcsa_session_release(&cut);
+}
+
+static void test_rewind_into_a_sealed_block_needs_room(void **state)
+{
+    const fixture   *f = *state;
+    kvcsa_cost       cost = {.struct_size = sizeof cost};
+    kvcsa_pool_stats ps = {.struct_size = sizeof ps};
+    kvcsa_pool      *pool;
+    kvcsa_session   *s;
+    kvcsa_error      err;
+
+    assert_ok(kvcsa_model_cost(f->model, 0, &cost, &err));
+    pool = host_pool(1, cost.const_bytes + cost.pending_bytes + 2 * cost.block_bytes);
+    s = host_session(pool, f->model, 0);
+    host_run(pool, s, f->ids, N, NULL);
+    /* the copy is made while both blocks are held: three do not fit */
+    assert_fails(kvi_session_rewind(s, 100, KVI_REPLAY_EXACT, &err), KVCSA_ERR_FULL, "budget");
+    assert_int_equal(kvcsa_session_length(s), N);
+    assert_ok(kvi_session_rewind(s, 150, KVI_REPLAY_EXACT, &err)); /* the open block needs none */
+    assert_ok(kvi_session_rewind(s, 128, KVI_REPLAY_EXACT, &err)); /* nor does a boundary */
+    assert_ok(kvi_session_rewind(s, 100, KVI_REPLAY_EXACT, &err)); /* now there is room */
+    assert_ok(kvcsa_pool_get_stats(pool, &ps, &err));
+    assert_int_equal(ps.n_open_blocks, 1);
+    assert_int_equal(ps.n_sealed_blocks, 0);
+    assert_ok(kvcsa_pool_check(pool, &err));
+    kvcsa_session_release(&s);
+    host_pool_is_idle(pool);
+    kvcsa_pool_release(&pool);
+}
+
+static int32_t stop_at_once(void *user, kvcsa_session *session, uint64_t done, uint64_t queued)
+{
+    (void)session;
+    (void)done;
+    (void)queued;
+    return --*(int *)user < 0;
+}
+
+/* Cancelled inside the replay and inside the append behind it; then the same again. */
+static void test_cancelled_replays_can_be_repeated(void **state)
+{
+    const fixture *f = *state;
+
+    for (int calls = 0; calls < 60; calls += 7) {
+        kvcsa_session    *s = host_session(f->pool, f->model, 30);
+        kvcsa_step_params sp;
+        int               left = calls;
+        kvcsa_error       err;
+
+        run_to(f, s, N);
+        assert_ok(kvi_session_rewind(s, 161, KVI_REPLAY_EXACT, &err));
+        kvcsa_step_params_default(&sp, sizeof sp);
+        sp.progress = stop_at_once;
+        sp.user = &left;
+        assert_ok(kvcsa_session_append(s, f->ids + 161, 20, NULL, NULL, &err));
+        assert_int_equal(kvcsa_pool_step(f->pool, &s, 1, &sp, NULL, &err), KVCSA_ERR_CANCELLED);
+        assert_int_equal(kvcsa_session_length(s), 161);
+        run_to(f, s, N);
+        kvcsa_session_release(&s);
+    }
+}
+
+static void test_rewind_survives_failing_allocations(void **state)
+{
+    const fixture    *f = *state;
+    fault_alloc       fa;
+    kvcsa_pool_params pp;
+    uint64_t          n = 1;
+    int               hit = 1;
+
+    fault_alloc_init(&fa);
+    kvcsa_pool_params_default(&pp, sizeof pp);
+    pp.allocator = &fa.hook;
+    pp.n_threads = 1;
+    for (; hit; n += n < 12 ? 1 : 37) {
+        kvcsa_pool    *pool = NULL;
+        kvcsa_session *s;
+        float          logits[T1_VOCAB];
+        kvcsa_error    err;
+        kvcsa_status   st;
+
+        assert_ok(kvcsa_pool_create(&pp, &pool, &err));
+        s = host_session(pool, f->model, 64);
+        host_run(pool, s, f->ids, 140, NULL);
+        fault_alloc_fail_at(&fa, n);
+        st = kvi_session_rewind(s, 90, KVI_REPLAY_EXACT, &err);
+        if (st != KVCSA_OK) {
+            assert_int_equal(st, KVCSA_ERR_NOMEM);
+            assert_int_equal(kvcsa_session_length(s), 140);
+            assert_ok(kvcsa_pool_check(pool, &err));
+            assert_ok(kvi_session_rewind(s, 90, KVI_REPLAY_EXACT, &err));
+        }
+        while (kvcsa_session_append(s, f->ids + 90, 3, NULL, NULL, &err) != KVCSA_OK)
+            assert_int_equal(err.status, KVCSA_ERR_NOMEM);
+        while (kvcsa_pool_step(pool, &s, 1, NULL, NULL, &err) != KVCSA_OK)
+            assert_int_equal(err.status, KVCSA_ERR_NOMEM);
+        hit = fault_alloc_hit(&fa);
+        fault_alloc_fail_at(&fa, 0);
+        host_logits(s, logits, T1_VOCAB);
+        assert_memory_equal(logits, f->cold.data + 92 * T1_VOCAB, sizeof logits);
+        kvcsa_session_release(&s);
+        host_pool_is_idle(pool);
+        kvcsa_pool_release(&pool);
+        assert_true(fault_alloc_is_clean(&fa));
+    }
+    assert_true(n > 30);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_of_an_exact_replay),
+        cmocka_unit_test(test_exact_replay_equals_a_cold_run_at_every_position),
+        cmocka_unit_test(test_random_rewinds_equal_a_cold_run),
+        cmocka_unit_test(test_rewinds_in_a_row),
+        cmocka_unit_test(test_bounded_replay_is_approximate_and_writes_no_entry),
+        cmocka_unit_test(test_decoder_replay_keeps_entries),
+        cmocka_unit_test(test_rewind_into_a_sealed_block_needs_room),
+        cmocka_unit_test(test_cancelled_replays_can_be_repeated),
+        cmocka_unit_test(test_rewind_survives_failing_allocations),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
