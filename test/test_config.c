@@ -14,28 +14,8 @@
 #include "model/config.h"
 #include "model/layer_plan.h"
 #include "support/checkpoint.h"
+#include "support/config_file.h"
 #include "support/fault_alloc.h"
-
-#define T1_CONFIG T1_DIR "/config.json"
-
-static void load_config(const char *path, kvi_config *c)
-{
-    kvcsa_error err;
-    size_t      n = 0;
-    char       *text = read_file(path, &n);
-
-    if (kvi_config_parse(text, n, "config.json", c, &err) != KVCSA_OK)
-        fail_msg("%s", err.text);
-    free(text);
-}
-
-static kvcsa_allocator libc_allocator(void)
-{
-    kvcsa_allocator a;
-
-    assert_int_equal(kvi_allocator_import(NULL, &a, NULL), KVCSA_OK);
-    return a;
-}
 
 /* ------------------------------------------------------------------ config */
 

@@ -84,8 +84,8 @@ void kvi_net_drop_rows(kvi_net *net, uint64_t first)
     move_up(b->post, m * f, d, n);
     move_up(b->comb, m * m * f, d, n);
     move_up(b->pos, sizeof *b->pos, d, n);
-    move_up(b->ids, c->index_topk * sizeof *b->ids, d, n);
-    move_up(b->blocks, c->candidate_blocks * sizeof *b->blocks, d, n);
+    move_up(b->ids, b->select_stride * sizeof *b->ids, d, n);
+    move_up(b->blocks, b->blocks_stride * sizeof *b->blocks, d, n);
     move_up(b->n_blocks, sizeof *b->n_blocks, d, n);
     net->n_rows = n;
 }

@@ -45,6 +45,7 @@ typedef struct kvi_net_buffers {
     float    *ekv;        /* [n, (m + 1) D] */
     float    *logits;     /* [logit rows, vocab] */
     size_t    n_scores;
+    size_t    select_stride, blocks_stride; /* of ids and blocks, elements */
     uint32_t *live;       /* [layers] window rows that the run wrote */
 } kvi_net_buffers;
 

@@ -98,7 +98,9 @@ static void cut_all(cutter *c, const kvcsa_model *model, const kvi_net_run_param
     CUT(iscale, n * (index / 32));
     CUT(iweight, n * cfg->index_heads);
     CUT(ids, n * w.select);
+    b->select_stride = w.select;
     CUT(blocks, n * w.blocks);
+    b->blocks_stride = w.blocks;
     CUT(n_blocks, n);
     CUT(scores, w.scores);
     b->n_scores = w.scores;
