@@ -566,8 +566,9 @@ KVCSA_API kvcsa_status kvcsa_pool_step(kvcsa_pool *pool, kvcsa_session *const *s
                                        kvcsa_step_result *results, kvcsa_error *err);
 
 /**
- * Ask a running step to stop computing this session; without one, the session's queue is dropped by
- * the next step.
+ * Ask a running step to stop computing this session; without one, the next step drops the session's
+ * queue. Without a queue the request is forgotten when the next append is made, so that one which
+ * comes too late does not hit what follows.
  *
  * Thread: any.  Since: 0.1
  */

@@ -593,6 +593,9 @@ static void test_cancel_without_a_step_drops_the_queue(void **state)
     assert_int_equal(res.n_queued, 0);
     host_run(pool, s, ids, 30, NULL); /* the request is used up */
     assert_int_equal(kvcsa_session_length(s), 30);
+    kvcsa_session_cancel(s); /* too late: what follows is not meant */
+    host_run(pool, s, ids, 5, NULL);
+    assert_int_equal(kvcsa_session_length(s), 35);
     kvcsa_session_release(&s);
     kvcsa_pool_release(&pool);
     kvcsa_model_release(&m);

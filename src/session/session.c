@@ -232,6 +232,8 @@ kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t 
         kvi_free(a, ap.rows, ap.n_rows * sizeof *ap.rows);
         return st;
     }
+    if (!kvi_session_queued(s)) /* a request that came too late was for an earlier queue */
+        atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
     s->n_reserved += need;
     memcpy(token_list(s) + s->n_total, tokens, n * sizeof *tokens);
     if (ap.n_rows)
