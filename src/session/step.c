@@ -38,15 +38,17 @@ static int run_one(step_run *r, kvcsa_session *s, kvcsa_error *error)
     const uint64_t        max_rows = r->p->max_rows ? r->p->max_rows - r->n_rows : UINT64_MAX;
     uint64_t              n = 0;
 
+    if (!kvi_session_queued(s))
+        return 0;
     if (atomic_exchange_explicit(&s->cancel, 0, memory_order_relaxed)) {
         kvi_session_rollback(s);
         kvi_fail(error, KVCSA_ERR_CANCELLED, "cancelled; the session holds %llu tokens",
                  (unsigned long long)s->n_tokens);
-    } else if (kvi_session_queued(s)) {
-        if (kvi_session_run_chunk(s, &hooks, max_rows, &n, error) == KVCSA_ERR_CANCELLED)
-            atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
-        r->n_rows += n;
+        return 0;
     }
+    if (kvi_session_run_chunk(s, &hooks, max_rows, &n, error) == KVCSA_ERR_CANCELLED)
+        atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
+    r->n_rows += n;
     return error->status == KVCSA_OK && kvi_session_queued(s);
 }
 
