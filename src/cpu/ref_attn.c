@@ -29,9 +29,8 @@
 #include <string.h>
 
 enum {
-    TILE = 64,      /* slots */
-    ROWS_GROUP = 8, /* rows that share dequantised window keys */
-    WINDOW_GROUP = 32
+    TILE = 64,     /* slots */
+    ROWS_GROUP = 8 /* rows that share dequantised window keys */
 };
 
 /* What a head carries from tile to tile, beside its unfinished output. */
@@ -345,7 +344,8 @@ kvcsa_status kvi_ref_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_e
 {
     const size_t n_threads = dev->threads != NULL ? kvi_threads_width(dev->threads) : 1;
 
-    KVI_ASSERT(p->width % WINDOW_GROUP == 0 && p->row_bytes == p->width + p->width / WINDOW_GROUP);
+    KVI_ASSERT(p->width % KVI_WINDOW_GROUP == 0 &&
+               p->row_bytes == p->width + p->width / KVI_WINDOW_GROUP);
     KVI_ASSERT(p->k == 0 || (p->ids != NULL && p->entries.owner->entry_width == p->width));
     if (p->n_rows == 0)
         return KVCSA_OK;

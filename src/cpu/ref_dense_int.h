@@ -7,6 +7,7 @@
 #define KVI_REF_DENSE_INT_H
 
 #include "base/checked.h"
+#include "base/fmath.h"
 #include "base/vec.h"
 #include "cpu/cpu_ops.h"
 
@@ -54,6 +55,12 @@ static inline float kvi_ref_dot(const float *a, const float *b, size_t n)
         s3 = s3 + kvi_vec4_load(ta + 12) * kvi_vec4_load(tb + 12);
     }
     return kvi_vec4_fold(s0, s1, s2, s3);
+}
+
+/* 1 / sqrt(mean x^2 + eps) */
+static inline float kvi_ref_rms_inverse(const float *x, size_t n, float eps)
+{
+    return 1.0f / kvi_sqrtf(kvi_ref_dot(x, x, n) / (float)n + eps);
 }
 
 /* A loop range below this many multiply-adds is not worth a wake-up. */

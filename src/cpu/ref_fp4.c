@@ -15,9 +15,6 @@
 #include "cpu/ref_dense_int.h"
 
 enum {
-    WINDOW_GROUP = 32,
-    MAIN_GROUP = 16,
-    INDEX_GROUP = 32,
     QUANT_WORK = 8, /* a channel, in multiply-adds, roughly; for the grain of parallel loops */
     POOL_WORK = 32
 };
@@ -30,11 +27,11 @@ static void round_group(const float *x, size_t n, float *out)
 
 static void write_window_row(const float *x, size_t width, uint8_t *row)
 {
-    float g[WINDOW_GROUP];
+    float g[KVI_WINDOW_GROUP];
 
-    for (size_t c = 0; c < width; c += WINDOW_GROUP) {
-        round_group(x + c, WINDOW_GROUP, g);
-        (void)kvi_quant_window(g, WINDOW_GROUP, row + c, row + width + c / WINDOW_GROUP);
+    for (size_t c = 0; c < width; c += KVI_WINDOW_GROUP) {
+        round_group(x + c, KVI_WINDOW_GROUP, g);
+        (void)kvi_quant_window(g, KVI_WINDOW_GROUP, row + c, row + width + c / KVI_WINDOW_GROUP);
     }
 }
 
@@ -52,7 +49,8 @@ kvcsa_status kvi_ref_window_write(kvi_device *dev, const kvi_window_write_params
     kvi_window_write_params own = *p;
 
     (void)err;
-    KVI_ASSERT(p->width % WINDOW_GROUP == 0 && p->row_bytes == p->width + p->width / WINDOW_GROUP);
+    KVI_ASSERT(p->width % KVI_WINDOW_GROUP == 0 &&
+               p->row_bytes == p->width + p->width / KVI_WINDOW_GROUP);
     if (p->n_rows != 0)
         kvi_run(dev->threads, run_window_write, &own, p->n_rows,
                 kvi_ref_grain((size_t)p->width * QUANT_WORK));
@@ -103,21 +101,21 @@ kvcsa_status kvi_ref_pool_pairs(kvi_device *dev, const kvi_pool_pairs_params *p,
 static void write_main_row(const float *x, const kvi_kv_owner *o, uint8_t *row)
 {
     uint8_t *scales = row + o->main_value_bytes;
-    float    g[MAIN_GROUP];
+    float    g[KVI_MAIN_GROUP];
 
-    for (size_t c = 0; c < o->entry_width; c += MAIN_GROUP) {
-        round_group(x + c, MAIN_GROUP, g);
-        (void)kvi_quant_main(g, MAIN_GROUP, row + c / 2, scales + c / MAIN_GROUP);
+    for (size_t c = 0; c < o->entry_width; c += KVI_MAIN_GROUP) {
+        round_group(x + c, KVI_MAIN_GROUP, g);
+        (void)kvi_quant_main(g, KVI_MAIN_GROUP, row + c / 2, scales + c / KVI_MAIN_GROUP);
     }
 }
 
 static void write_index_row(const float *x, const kvi_kv_owner *o, uint8_t *values, uint8_t *scales)
 {
-    float g[INDEX_GROUP];
+    float g[KVI_INDEX_GROUP];
 
-    for (size_t c = 0; c < o->index_width; c += INDEX_GROUP) {
-        round_group(x + c, INDEX_GROUP, g);
-        (void)kvi_quant_index(g, INDEX_GROUP, values + c / 2, scales + c / INDEX_GROUP);
+    for (size_t c = 0; c < o->index_width; c += KVI_INDEX_GROUP) {
+        round_group(x + c, KVI_INDEX_GROUP, g);
+        (void)kvi_quant_index(g, KVI_INDEX_GROUP, values + c / 2, scales + c / KVI_INDEX_GROUP);
     }
 }
 
@@ -145,8 +143,8 @@ kvcsa_status kvi_ref_entry_write(kvi_device *dev, const kvi_entry_write_params *
     const size_t           width = (size_t)p->to.owner->entry_width + p->to.owner->index_width;
 
     (void)err;
-    KVI_ASSERT(p->to.owner->entry_width % MAIN_GROUP == 0 &&
-               p->to.owner->index_width % INDEX_GROUP == 0);
+    KVI_ASSERT(p->to.owner->entry_width % KVI_MAIN_GROUP == 0 &&
+               p->to.owner->index_width % KVI_INDEX_GROUP == 0);
     if (p->n_rows != 0)
         kvi_run(dev->threads, run_entry_write, &own, p->n_rows, kvi_ref_grain(width * QUANT_WORK));
     return KVCSA_OK;
@@ -155,16 +153,16 @@ kvcsa_status kvi_ref_entry_write(kvi_device *dev, const kvi_entry_write_params *
 static void run_index_query(void *arg, size_t begin, size_t end)
 {
     const kvi_index_query_params *p = arg;
-    const size_t                  n_groups = (size_t)p->n_heads * p->width / INDEX_GROUP;
-    float                         g[INDEX_GROUP];
-    uint8_t                       packed[INDEX_GROUP / 2];
+    const size_t                  n_groups = (size_t)p->n_heads * p->width / KVI_INDEX_GROUP;
+    float                         g[KVI_INDEX_GROUP];
+    uint8_t                       packed[KVI_INDEX_GROUP / 2];
     uint8_t                       scale;
 
     /* Heads and groups are contiguous on both sides, so a row is one run of groups. */
     for (size_t i = begin * n_groups; i < end * n_groups; i++) {
-        round_group(p->x + i * INDEX_GROUP, INDEX_GROUP, g);
-        (void)kvi_quant_index(g, INDEX_GROUP, packed, &scale);
-        kvi_unpack_e2m1_x2(packed, INDEX_GROUP, p->codes + i * INDEX_GROUP);
+        round_group(p->x + i * KVI_INDEX_GROUP, KVI_INDEX_GROUP, g);
+        (void)kvi_quant_index(g, KVI_INDEX_GROUP, packed, &scale);
+        kvi_unpack_e2m1_x2(packed, KVI_INDEX_GROUP, p->codes + i * KVI_INDEX_GROUP);
         p->scales[i] =
             kvi_e8m0_to_f32(scale) * 0.5f; /* exact: the smallest, 2^-128, is a subnormal */
     }
@@ -176,7 +174,7 @@ kvcsa_status kvi_ref_index_query(kvi_device *dev, const kvi_index_query_params *
     const size_t           width = (size_t)p->n_heads * p->width;
 
     (void)err;
-    KVI_ASSERT(p->width % INDEX_GROUP == 0);
+    KVI_ASSERT(p->width % KVI_INDEX_GROUP == 0);
     if (p->n_rows != 0)
         kvi_run(dev->threads, run_index_query, &own, p->n_rows, kvi_ref_grain(width * QUANT_WORK));
     return KVCSA_OK;

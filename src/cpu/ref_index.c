@@ -25,7 +25,6 @@
 
 enum {
     LANES = 16,       /* keys at once */
-    GROUP = 32,       /* channels with one scale */
     ROWS_TILE = 16,   /* rows that share unpacked keys */
     KEYS_RANGE = 256, /* keys of one item of the parallel loop, a multiple of LANES */
     DIGIT_BITS = 11,
@@ -65,7 +64,7 @@ static size_t count_scores(const kvi_index_score_params *p, size_t row)
 
 static size_t scratch_bytes(const score_job *job)
 {
-    const size_t width = job->n_groups * GROUP;
+    const size_t width = job->n_groups * KVI_INDEX_GROUP;
 
     return (job->n_tree + job->n_groups) * LANES * sizeof(float) + width * LANES * sizeof(int16_t) +
            width;
@@ -76,7 +75,7 @@ static void carve_scratch(const score_job *job, void *memory, key_tile *tile)
     tile->heads = memory;
     tile->scales = tile->heads + job->n_tree * LANES;
     tile->codes = (int16_t *)(void *)(tile->scales + job->n_groups * LANES);
-    tile->row = (int8_t *)(tile->codes + job->n_groups * GROUP * LANES);
+    tile->row = (int8_t *)(tile->codes + job->n_groups * KVI_INDEX_GROUP * LANES);
 }
 
 /* Which entries stand behind scores at..at + n - 1 of `row`. Invisible entries get no lane. */
@@ -100,7 +99,7 @@ static void unpack_keys(const score_job *job, key_tile *tile)
 {
     const kvi_entries  *keys = &job->p->keys;
     const kvi_kv_owner *o = keys->owner;
-    const size_t        width = job->n_groups * GROUP;
+    const size_t        width = job->n_groups * KVI_INDEX_GROUP;
 
     memset(tile->codes, 0, width * LANES * sizeof *tile->codes);
     memset(tile->scales, 0, job->n_groups * LANES * sizeof *tile->scales);
@@ -126,7 +125,7 @@ static void dot_block(const int8_t *q, const int16_t *codes, int16_t *sums)
     vec_i16 low = {0};
     vec_i16 high = {0};
 
-    for (size_t c = 0; c < GROUP; c++) {
+    for (size_t c = 0; c < KVI_INDEX_GROUP; c++) {
         vec_i16 k0;
         vec_i16 k1;
 
@@ -150,7 +149,7 @@ static void score_head(const key_tile *tile, size_t n_groups, const int8_t *q,
         const float  q_scale = q_scales[g];
         int16_t      sums[LANES];
 
-        dot_block(q + g * GROUP, tile->codes + g * GROUP * LANES, sums);
+        dot_block(q + g * KVI_INDEX_GROUP, tile->codes + g * KVI_INDEX_GROUP * LANES, sums);
         for (size_t i = 0; i < LANES; i++)
             dot[i] = dot[i] + (float)sums[i] * q_scale * k_scales[i];
     }
@@ -161,7 +160,7 @@ static void score_head(const key_tile *tile, size_t n_groups, const int8_t *q,
 static void score_row(const score_job *job, const key_tile *tile, size_t row, size_t at, size_t n)
 {
     const kvi_index_score_params *p = job->p;
-    const size_t                  width = job->n_groups * GROUP;
+    const size_t                  width = job->n_groups * KVI_INDEX_GROUP;
     float                        *out = p->scores + row * p->scores_stride + at;
 
     for (size_t h = 0; h < p->n_heads; h++) {
@@ -235,20 +234,20 @@ kvcsa_status kvi_ref_index_score(kvi_device *dev, const kvi_index_score_params *
     size_t    n_most = 0;
     size_t    work = 0;
 
-    KVI_ASSERT(p->keys.owner->index_width % GROUP == 0 && p->n_heads != 0);
+    KVI_ASSERT(p->keys.owner->index_width % KVI_INDEX_GROUP == 0 && p->n_heads != 0);
     for (size_t row = 0; row < p->n_rows; row++)
         n_most = kvi_max_size(n_most, count_scores(p, row));
     KVI_ASSERT(n_most <= p->scores_stride || p->n_rows <= 1);
     if (n_most == 0)
         return KVCSA_OK;
-    job.n_groups = p->keys.owner->index_width / GROUP;
+    job.n_groups = p->keys.owner->index_width / KVI_INDEX_GROUP;
     for (job.n_tree = 1; job.n_tree < p->n_heads; job.n_tree *= 2)
         ;
     /* Candidate blocks differ from row to row, so there rows share no keys. */
     job.rows_tile = p->blocks != NULL ? 1 : ROWS_TILE;
     job.n_ranges = kvi_div_up(n_most, KEYS_RANGE);
     /* of an item; eight 16-bit products are made at once */
-    work = p->n_heads * job.n_groups * (GROUP / 8);
+    work = p->n_heads * job.n_groups * (KVI_INDEX_GROUP / 8);
     work *= kvi_min_size(p->n_rows, job.rows_tile) * kvi_min_size(n_most, KEYS_RANGE);
     atomic_init(&job.no_memory, 0);
     kvi_run(dev->threads, run_index_score, &job,

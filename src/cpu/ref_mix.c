@@ -59,7 +59,7 @@ static void mix_row(const kvi_mix_params *p, size_t row)
     const float *proj = p->proj + row * (2 + m) * m;
     const float *base = p->base;
     float       *c = p->comb + row * m * m;
-    const float  r = 1.0f / kvi_sqrtf(kvi_ref_dot(h, h, n) / (float)n + p->norm_eps);
+    const float  r = kvi_ref_rms_inverse(h, n, p->norm_eps);
 
     for (size_t i = 0; i < m; i++) {
         p->pre[row * m + i] = kvi_sigmoidf(proj[i] * r * p->scale[0] + base[i]) + p->eps;
@@ -246,22 +246,17 @@ static float triple_dot(const float *a, const float *b, const float *c, size_t n
     return kvi_vec4_fold(s[0], s[1], s[2], s[3]);
 }
 
-static float rms_inverse(const float *x, size_t n, float eps)
-{
-    return 1.0f / kvi_sqrtf(kvi_ref_dot(x, x, n) / (float)n + eps);
-}
-
 /* The gate of one copy: the square root keeps its sign; |dot| has a floor, so that 0 gives
  * sigmoid(0.001). */
 static float gate_of(const kvi_engram_gate_params *p, const float *h, const float *qk,
                      const float *key)
 {
     const size_t width = p->width;
-    const float  r = rms_inverse(h, width, p->eps) * rms_inverse(key, width, p->eps);
-    const float  dot = triple_dot(h, qk, key, width) * r * (1.0f / kvi_sqrtf((float)width));
-    const bool   negative = kvi_f32_bits(dot) >> 31; /* copysign: also of -0 */
-    const float  size = negative ? -dot : dot;
-    const float  root = kvi_sqrtf(size < 1e-6f ? 1e-6f : size);
+    const float r = kvi_ref_rms_inverse(h, width, p->eps) * kvi_ref_rms_inverse(key, width, p->eps);
+    const float dot = triple_dot(h, qk, key, width) * r * (1.0f / kvi_sqrtf((float)width));
+    const bool  negative = kvi_f32_bits(dot) >> 31; /* copysign: also of -0 */
+    const float size = negative ? -dot : dot;
+    const float root = kvi_sqrtf(size < 1e-6f ? 1e-6f : size);
 
     return kvi_sigmoidf(negative ? -root : root);
 }

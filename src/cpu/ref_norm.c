@@ -9,8 +9,7 @@
 static void norm_row(const kvi_norm_params *p, const float *x, float *y)
 {
     const size_t width = p->width;
-    const float  mean = kvi_ref_dot(x, x, width) / (float)width;
-    const float  r = 1.0f / kvi_sqrtf(mean + p->eps);
+    const float  r = kvi_ref_rms_inverse(x, width, p->eps);
     size_t       i = 0;
 
     for (; i + 4 <= width; i += 4)

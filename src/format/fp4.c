@@ -1,42 +1,27 @@
 /* FP4 rows. Rules: docs/formats.md "Quantisers". */
 #include "format/fp4.h"
 
-#include "base/bytes.h"
 #include "format/dtype.h"
+#include "format/group_int.h"
 
 #include <string.h>
 
-#define MAIN_GROUP 16u
-#define INDEX_GROUP 32u
 #define SCALE_NAN_E4M3 0x7fu
 #define SCALE_NAN_E8M0 0xffu
-
-/* Bits of the largest magnitude. Magnitudes compare like their bits, and NaN and infinity come out
- * on top, so that one comparison by the caller finds them. */
-static uint32_t amax_bits(const float *x, size_t n)
-{
-    uint32_t m = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t a = kvi_f32_bits(x[i]) & 0x7fffffffu;
-
-        m = a > m ? a : m;
-    }
-    return m;
-}
 
 int kvi_quant_main(const float *x, size_t width, uint8_t *values, uint8_t *scales)
 {
     int poisoned = 0;
 
-    for (size_t g = 0; g < width / MAIN_GROUP; g++, x += MAIN_GROUP, values += MAIN_GROUP / 2) {
-        const uint32_t bits = amax_bits(x, MAIN_GROUP);
+    for (size_t g = 0; g < width / KVI_MAIN_GROUP;
+         g++, x += KVI_MAIN_GROUP, values += KVI_MAIN_GROUP / 2) {
+        const uint32_t bits = kvi_amax_bits(x, KVI_MAIN_GROUP);
         float          amax = kvi_bits_f32(bits);
         float          s;
 
-        if (bits >= 0x7f800000u) {
+        if (bits >= KVI_BITS_INFINITY) {
             scales[g] = SCALE_NAN_E4M3;
-            memset(values, 0, MAIN_GROUP / 2);
+            memset(values, 0, KVI_MAIN_GROUP / 2);
             poisoned = 1;
             continue;
         }
@@ -46,7 +31,7 @@ int kvi_quant_main(const float *x, size_t width, uint8_t *values, uint8_t *scale
         s = kvi_e4m3_to_f32(scales[g]);
         /* A division, not a product with 1/s: s is no power of two, and the product moves quotients
          * off a tie. The encoder saturates, which is the rule's clamp to 6. */
-        for (size_t i = 0; i < MAIN_GROUP; i += 2)
+        for (size_t i = 0; i < KVI_MAIN_GROUP; i += 2)
             values[i / 2] =
                 (uint8_t)(kvi_f32_to_e2m1(x[i] / s) | kvi_f32_to_e2m1(x[i + 1] / s) << 4);
     }
@@ -56,7 +41,7 @@ int kvi_quant_main(const float *x, size_t width, uint8_t *values, uint8_t *scale
 void kvi_dequant_main(const uint8_t *values, const uint8_t *scales, size_t width, float *x)
 {
     for (size_t i = 0; i < width; i += 2) {
-        const float   s = kvi_e4m3_values[scales[i / MAIN_GROUP]];
+        const float   s = kvi_e4m3_values[scales[i / KVI_MAIN_GROUP]];
         const uint8_t b = values[i / 2];
 
         x[i] = kvi_e2m1_values[b & 15u] * s;
@@ -69,14 +54,15 @@ int kvi_quant_index(const float *x, size_t width, uint8_t *values, uint8_t *scal
     const float sixth = 1.0f / 6.0f;
     int         poisoned = 0;
 
-    for (size_t g = 0; g < width / INDEX_GROUP; g++, x += INDEX_GROUP, values += INDEX_GROUP / 2) {
-        const uint32_t bits = amax_bits(x, INDEX_GROUP);
+    for (size_t g = 0; g < width / KVI_INDEX_GROUP;
+         g++, x += KVI_INDEX_GROUP, values += KVI_INDEX_GROUP / 2) {
+        const uint32_t bits = kvi_amax_bits(x, KVI_INDEX_GROUP);
         float          amax = kvi_bits_f32(bits);
         float          inverse;
 
-        if (bits >= 0x7f800000u) {
+        if (bits >= KVI_BITS_INFINITY) {
             scales[g] = SCALE_NAN_E8M0;
-            memset(values, 0, INDEX_GROUP / 2);
+            memset(values, 0, KVI_INDEX_GROUP / 2);
             poisoned = 1;
             continue;
         }
@@ -86,7 +72,7 @@ int kvi_quant_index(const float *x, size_t width, uint8_t *values, uint8_t *scal
         /* The scale lies in 2^-126..2^126, so its reciprocal is a normal float too and the product
          * equals the quotient. */
         inverse = kvi_e8m0_to_f32((uint8_t)(254u - scales[g]));
-        for (size_t i = 0; i < INDEX_GROUP; i += 2)
+        for (size_t i = 0; i < KVI_INDEX_GROUP; i += 2)
             values[i / 2] = (uint8_t)(kvi_f32_to_e2m1(x[i] * inverse) |
                                       kvi_f32_to_e2m1(x[i + 1] * inverse) << 4);
     }
@@ -95,10 +81,11 @@ int kvi_quant_index(const float *x, size_t width, uint8_t *values, uint8_t *scal
 
 void kvi_dequant_index(const uint8_t *values, const uint8_t *scales, size_t width, float *x)
 {
-    for (size_t g = 0; g < width / INDEX_GROUP; g++, x += INDEX_GROUP, values += INDEX_GROUP / 2) {
+    for (size_t g = 0; g < width / KVI_INDEX_GROUP;
+         g++, x += KVI_INDEX_GROUP, values += KVI_INDEX_GROUP / 2) {
         const float s = kvi_e8m0_to_f32(scales[g]);
 
-        for (size_t i = 0; i < INDEX_GROUP; i += 2) {
+        for (size_t i = 0; i < KVI_INDEX_GROUP; i += 2) {
             x[i] = kvi_e2m1_values[values[i / 2] & 15u] * s;
             x[i + 1] = kvi_e2m1_values[values[i / 2] >> 4] * s;
         }

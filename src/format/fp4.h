@@ -9,6 +9,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define KVI_MAIN_GROUP 16u  /* channels with one scale */
+#define KVI_INDEX_GROUP 32u
+
 /* Q-MAIN: groups of 16, scale E4M3 of max(amax, 6 * 2^-9) / 6, element E2M1 of x / scale (IEEE
  * division), clamped. values u8 [width / 2], scales u8 [width / 16]. width: a multiple of 16. */
 int  kvi_quant_main(const float *x, size_t width, uint8_t *values, uint8_t *scales);

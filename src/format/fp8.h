@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define KVI_WINDOW_GROUP 32u /* channels with one scale */
+
 /* scale 2^ceil(log2(max(amax, 1e-4) * fp32(1/448))), element E4M3 of x / scale, clamped to 448.
  * values u8 [width], scales u8 [width / 32]; a row of the cache is values, then scales. width: a
  * multiple of 32. A group with NaN or infinity is poisoned (scale 255, values 0) and 1 is
