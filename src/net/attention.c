@@ -21,9 +21,9 @@ typedef struct layer_view {
     const kvi_layer_weights  *w;
     uint32_t                  layer;
     kvi_rotary                rotary;
-    kvi_entries entries; /* of the kv owner; owner NULL where the layer reads its window only */
-    uint8_t    *ring, *kept;
-    size_t      pending_off; /* floats */
+    kvi_entries    entries; /* of the kv owner; owner NULL where the layer reads its window only */
+    uint8_t       *ring, *kept;
+    kvi_layer_offs offs;
 } layer_view;
 
 static layer_view view_layer(kvi_net *net, const kvi_net_run_params *p, uint32_t layer)
@@ -35,18 +35,15 @@ static layer_view view_layer(kvi_net *net, const kvi_net_run_params *p, uint32_t
                             .row = &plan->rows[layer],
                             .w = &model->weights.layers[layer],
                             .layer = layer,
-                            .ring = p->state.windows,
-                            .kept = net->b.kept,
                             .exec = p->exec};
 
     v.exec.layer = layer;
     v.rotary =
         (kvi_rotary){.freqs = net->freqs[v.row->ratio > 0], .n_rotated = model->config.rope_dim};
-    for (uint32_t l = 0; l < layer; l++) {
-        v.ring += (size_t)plan->rows[l].window_tokens * plan->rows[l].window_bytes;
-        v.kept += kvi_window_kept(&plan->rows[l], p->n_rows) * plan->rows[l].window_bytes;
-        v.pending_off += plan->rows[l].pending_bytes / sizeof(float);
-    }
+    for (uint32_t l = 0; l < layer; l++)
+        kvi_layer_offs_pass(&v.offs, &plan->rows[l], p->n_rows);
+    v.ring = p->state.windows + v.offs.ring;
+    v.kept = net->b.kept + v.offs.kept;
     if (v.row->ratio)
         v.entries =
             (kvi_entries){.owner = kvi_kv_layout_owner(&model->layout, (uint32_t)v.row->kv_owner),
@@ -114,8 +111,8 @@ static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
                                    .rotary = v->rotary,
                                    .to = v->entries,
                                    .x = b->x,
-                                   .pending = v->p->state.pending + v->pending_off,
-                                   .pending_out = b->pending + v->pending_off,
+                                   .pending = v->p->state.pending + v->offs.pending,
+                                   .pending_out = b->pending + v->offs.pending,
                                    .k = b->k,
                                    .gate = b->gate,
                                    .latent = b->latent,
@@ -204,24 +201,23 @@ static kvcsa_status attend(const layer_view *v, uint64_t chunk_pos, kvcsa_error 
 {
     const kvi_config     *c = &v->net->model->config;
     kvi_net_buffers      *b = &v->net->b;
-    const uint64_t       *first = v->p->first_rows;
-    const uint64_t        floor = v->p->state.floors[v->layer];
-    const kvi_attend_view view = {.exec = v->exec,
-                                  .row = v->row,
-                                  .q = b->q,
-                                  .out = b->o,
-                                  .pos = b->pos,
-                                  .ring = v->ring,
-                                  .chunk = b->chunk,
-                                  .sink = v->w->attn_sink,
-                                  .ids = b->ids,
-                                  .entries = v->entries,
-                                  .rotary = v->rotary,
-                                  .chunk_pos = chunk_pos,
-                                  .floor = first ? kvi_max_size(floor, first[v->layer]) : floor,
-                                  .n_rows = v->net->n_rows,
-                                  .n_heads = c->n_heads,
-                                  .width = c->head_dim};
+    const kvi_attend_view view = {
+        .exec = v->exec,
+        .row = v->row,
+        .q = b->q,
+        .out = b->o,
+        .pos = b->pos,
+        .ring = v->ring,
+        .chunk = b->chunk,
+        .sink = v->w->attn_sink,
+        .ids = b->ids,
+        .entries = v->entries,
+        .rotary = v->rotary,
+        .chunk_pos = chunk_pos,
+        .floor = kvi_max_size(v->p->state.floors[v->layer], v->p->first_rows[v->layer]),
+        .n_rows = v->net->n_rows,
+        .n_heads = c->n_heads,
+        .width = c->head_dim};
 
     return kvi_attend(&view, err);
 }
@@ -237,8 +233,8 @@ kvcsa_status kvi_attention(kvi_net *net, const kvi_net_run_params *p, uint32_t l
         st = compress(&v, err);
     if (st != KVCSA_OK)
         return st;
-    if (p->first_rows) /* window rows are wanted from first[layer] on, queries only from the next */
-        kvi_net_drop_rows(net, p->first_rows[layer + 1]);
+    /* window rows are wanted from first_rows[layer] on, queries only from the next one on */
+    kvi_net_drop_rows(net, p->first_rows[layer + 1]);
     if (net->n_rows == 0)
         return KVCSA_OK;
     st = make_queries(&v, err);

@@ -186,8 +186,7 @@ static kvcsa_status run_layer(kvi_net *net, const kvi_net_run_params *p, uint32_
     kvcsa_status             st = KVCSA_OK;
 
     b->live[layer] = 0;
-    if (p->first_rows)
-        kvi_net_drop_rows(net, p->first_rows[layer]);
+    kvi_net_drop_rows(net, p->first_rows[layer]);
     if (net->n_rows == 0)
         return KVCSA_OK; /* nor do the layers above want any of this chunk */
     if (w->engram_index >= 0)
@@ -250,21 +249,18 @@ void kvi_net_commit(kvi_net *net, const kvi_net_run_params *p)
 {
     const kvi_plan *plan = &net->model->plan;
     const uint64_t  end = p->state.pos + p->n_rows;
-    uint8_t        *ring = p->state.windows;
-    const uint8_t  *kept = net->b.kept;
-    size_t          off = 0; /* pending rows, floats */
+    kvi_layer_offs  at = {0};
 
     for (uint32_t l = 0; l < plan->n_layers; l++) {
         const kvi_plan_row *row = &plan->rows[l];
 
         if (net->b.live[l])
-            kvi_window_commit(row, ring, kept, end - net->b.live[l], net->b.live[l]);
-        if (p->first_rows && p->state.floors[l] < p->first_rows[l])
+            kvi_window_commit(row, p->state.windows + at.ring, net->b.kept + at.kept,
+                              end - net->b.live[l], net->b.live[l]);
+        if (p->state.floors[l] < p->first_rows[l])
             p->state.floors[l] = p->first_rows[l];
-        ring += (size_t)row->window_tokens * row->window_bytes;
-        kept += kvi_window_kept(row, p->n_rows) * row->window_bytes;
         if (row->pending_bytes && end % row->ratio)
-            memcpy(p->state.pending + off, net->b.pending + off, row->pending_bytes);
-        off += row->pending_bytes / sizeof(float);
+            memcpy(p->state.pending + at.pending, net->b.pending + at.pending, row->pending_bytes);
+        kvi_layer_offs_pass(&at, row, p->n_rows);
     }
 }

@@ -27,7 +27,7 @@ typedef struct kvi_net_run_params {
     kvi_exec        exec;
     kvi_net_state   state;
     uint32_t        n_rows;      /* 1 .. */
-    const uint64_t *first_rows;  /* [layers + 1], see attn/swa_replay.h; NULL = all rows */
+    const uint64_t *first_rows;  /* [layers + 1], see attn/swa_replay.h; 0 = all rows */
     int             replay;      /* 1 = entries are there: window and pending rows only */
     const uint32_t *logit_rows;  /* [n_logit_rows] rows of the chunk, ascending */
     uint32_t        n_logit_rows;

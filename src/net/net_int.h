@@ -2,6 +2,7 @@
 #ifndef KVI_NET_INT_H
 #define KVI_NET_INT_H
 
+#include "attn/window.h"
 #include "base/alloc.h"
 #include "net/net.h"
 
@@ -57,6 +58,20 @@ struct kvi_net {
     kvi_net_buffers    b;
     size_t             n_rows;     /* that still run; those dropped lay in front of them */
 };
+
+/* Where a layer's part begins in what all layers share: sums over the layers below. */
+typedef struct kvi_layer_offs {
+    size_t ring;    /* bytes of the state's windows */
+    size_t kept;    /* bytes of the workspace's kept rows */
+    size_t pending; /* floats of the pending rows */
+} kvi_layer_offs;
+
+static inline void kvi_layer_offs_pass(kvi_layer_offs *o, const kvi_plan_row *row, size_t n_rows)
+{
+    o->ring += (size_t)row->window_tokens * row->window_bytes;
+    o->kept += kvi_window_kept(row, n_rows) * row->window_bytes;
+    o->pending += row->pending_bytes / sizeof(float);
+}
 
 /* Cut the workspace for a chunk; grows it first. */
 kvcsa_status kvi_net_prepare(kvi_net *net, const kvi_net_run_params *p, kvcsa_error *err);
