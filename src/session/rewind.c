@@ -65,7 +65,7 @@ static kvcsa_status own_last_block(kvcsa_session *s, uint64_t position, kvcsa_er
 {
     const kvi_kv_layout *layout = &s->model->layout;
     const uint64_t       i = position / layout->block_tokens;
-    kvi_block          **blocks = s->blocks.data;
+    kvi_block          **blocks = kvi_session_blocks(s);
     kvi_block           *copy = NULL;
     kvcsa_status         st;
 
@@ -80,16 +80,13 @@ static kvcsa_status own_last_block(kvcsa_session *s, uint64_t position, kvcsa_er
     memcpy(kvi_block_index_part(copy), kvi_block_index_part(blocks[i]), layout->index_part_bytes);
     memcpy(kvi_block_main_part(copy), kvi_block_main_part(blocks[i]), layout->main_part_bytes);
     kvi_block_release(s->pool, blocks[i]);
-    blocks[i] = copy;
-    ((uint8_t **)s->index_parts.data)[i] = kvi_block_index_part(copy);
-    ((uint8_t **)s->main_parts.data)[i] = kvi_block_main_part(copy);
+    kvi_session_set_block(s, i, copy);
     return KVCSA_OK;
 }
 
 kvcsa_status kvi_session_rewind(kvcsa_session *s, uint64_t position, uint32_t how, kvcsa_error *err)
 {
     const kvi_plan *plan = &s->model->plan;
-    kvi_block     **blocks = s->blocks.data;
     kvcsa_status    st;
 
     if (kvi_session_queued(s))
@@ -100,8 +97,8 @@ kvcsa_status kvi_session_rewind(kvcsa_session *s, uint64_t position, uint32_t ho
                         (unsigned long long)position, (unsigned long long)s->n_tokens);
     if ((st = own_last_block(s, position, err)) != KVCSA_OK)
         return st;
-    while (s->n_blocks > kvi_div_up(position, plan->block_tokens))
-        kvi_block_release(s->pool, blocks[--s->n_blocks]);
+    while (s->n_blocks > kvi_session_blocks_for(s, position))
+        kvi_block_release(s->pool, kvi_session_blocks(s)[--s->n_blocks]);
     s->n_sealed = kvi_min_size(s->n_sealed, position / plan->block_tokens);
     s->n_tokens = position;
     s->n_total = position;

@@ -23,11 +23,6 @@ static size_t floors_bytes(const kvcsa_model *m)
     return (m->plan.n_layers + 1) * sizeof(uint64_t);
 }
 
-static uint64_t blocks_for(const kvcsa_session *s, uint64_t n_tokens)
-{
-    return kvi_div_up(n_tokens, s->model->plan.block_tokens);
-}
-
 static kvi_append *append_at(const kvcsa_session *s, size_t i)
 {
     return (kvi_append *)s->appends.data + s->first_append + i;
@@ -36,11 +31,6 @@ static kvi_append *append_at(const kvcsa_session *s, size_t i)
 static int32_t *token_list(const kvcsa_session *s)
 {
     return s->tokens.data;
-}
-
-static kvi_block **block_list(const kvcsa_session *s)
-{
-    return s->blocks.data;
 }
 
 kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model,
@@ -118,7 +108,7 @@ void kvi_session_destroy(kvcsa_session *s)
     while (s->n_appends)
         drop_first_append(s);
     for (uint64_t i = 0; i < s->n_blocks; i++)
-        kvi_block_release(s->pool, block_list(s)[i]);
+        kvi_block_release(s->pool, kvi_session_blocks(s)[i]);
     if (s->cls) {
         kvi_pool_unreserve(s->pool, s->cls, s->n_reserved);
         kvi_pool_class_release(s->pool, s->cls);
@@ -213,8 +203,10 @@ kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t 
                                 const kvcsa_append_params *p, uint64_t *out_pos, kvcsa_error *err)
 {
     const kvcsa_allocator *a = &s->allocator;
-    kvi_append             ap = {
-                    .on_logits = p->on_logits, .user = p->user, .logits = p->logits, .begin = s->n_total};
+    kvi_append             ap = {.on_logits = p->on_logits,
+                                 .user = p->user,
+                                 .logits = p->logits,
+                                 .begin = s->n_total};
     kvcsa_status st = check_append(s, tokens, n, p, err);
     uint64_t     need;
 
@@ -222,7 +214,7 @@ kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t 
         return st;
     ap.end = s->n_total + n;
     ap.n_rows = p->logits == KVCSA_LOGITS_ROWS ? p->n_rows : 0;
-    need = blocks_for(s, ap.end) - s->n_blocks - s->n_reserved;
+    need = kvi_session_blocks_for(s, ap.end) - s->n_blocks - s->n_reserved;
     compact_appends(s);
     if (!kvi_buf_reserve(a, &s->tokens, sizeof(int32_t), s->n_total, ap.end) ||
         !kvi_buf_reserve(a, &s->appends, sizeof(kvi_append), s->n_appends, s->n_appends + 1) ||
@@ -270,7 +262,7 @@ void kvi_session_get_stats(const kvcsa_session *s, kvcsa_session_stats *out)
 static void unacquire_blocks(kvcsa_session *s, uint64_t n)
 {
     while (s->n_blocks > n) {
-        kvi_block_unacquire(s->pool, block_list(s)[--s->n_blocks]);
+        kvi_block_unacquire(s->pool, kvi_session_blocks(s)[--s->n_blocks]);
         s->n_reserved++;
     }
 }
@@ -279,7 +271,7 @@ static void unacquire_blocks(kvcsa_session *s, uint64_t n)
 static kvcsa_status acquire_blocks(kvcsa_session *s, uint64_t n_tokens, kvcsa_error *err)
 {
     const kvcsa_allocator *a = &s->allocator;
-    const size_t           n = (size_t)blocks_for(s, n_tokens);
+    const size_t           n = (size_t)kvi_session_blocks_for(s, n_tokens);
     kvcsa_status           st;
 
     if (!kvi_buf_reserve(a, &s->blocks, sizeof(kvi_block *), s->n_blocks, n) ||
@@ -291,10 +283,7 @@ static kvcsa_status acquire_blocks(kvcsa_session *s, uint64_t n_tokens, kvcsa_er
 
         if ((st = kvi_block_acquire(s->pool, s->cls, &b, err)) != KVCSA_OK)
             return st;
-        block_list(s)[s->n_blocks] = b;
-        ((uint8_t **)s->index_parts.data)[s->n_blocks] = kvi_block_index_part(b);
-        ((uint8_t **)s->main_parts.data)[s->n_blocks] = kvi_block_main_part(b);
-        s->n_blocks++;
+        kvi_session_set_block(s, s->n_blocks++, b);
         s->n_reserved--;
     }
     return KVCSA_OK;
@@ -337,16 +326,17 @@ void kvi_session_rollback(kvcsa_session *s)
         s->n_tokens = m->n_tokens;
     }
     free_mark(s);
-    unacquire_blocks(s, blocks_for(s, s->n_tokens)); /* (S4): they are still OPEN */
+    unacquire_blocks(s, kvi_session_blocks_for(s, s->n_tokens)); /* (S4): they are still OPEN */
     kvi_pool_unreserve(s->pool, s->cls, s->n_reserved);
     s->n_reserved = 0;
     s->n_total = s->n_tokens;
 }
 
 /* Rows of a chunk [n_tokens, n_tokens + n) whose logits the append wants, into rows; returns their
- * number. */
+ * number. The first n_reported are for the callback; the last row of the append is computed in any
+ * case. */
 static uint32_t wanted_rows(const kvcsa_session *s, const kvi_append *ap, uint32_t n,
-                            uint32_t *rows)
+                            uint32_t *rows, uint32_t *n_reported)
 {
     const uint64_t begin = s->n_tokens;
     const uint64_t first = s->first_rows[s->model->plan.n_layers]; /* none below reach the head */
@@ -361,33 +351,21 @@ static uint32_t wanted_rows(const kvcsa_session *s, const kvi_append *ap, uint32
             if (ap->begin + ap->rows[i] >= kvi_max_size(begin, first) &&
                 ap->begin + ap->rows[i] < begin + n)
                 rows[n_rows++] = (uint32_t)(ap->begin + ap->rows[i] - begin);
+    *n_reported = n_rows;
     if (ap->logits != KVCSA_LOGITS_NONE && begin + n == ap->end &&
         (n_rows == 0 || rows[n_rows - 1] != n - 1))
         rows[n_rows++] = n - 1;
     return n_rows;
 }
 
-/* What ROWS asked for; the last row, which is always computed, is not reported unless it is among
- * them. */
-static int is_reported(const kvi_append *ap, uint64_t pos)
-{
-    if (ap->logits == KVCSA_LOGITS_ALL)
-        return 1;
-    if (ap->logits == KVCSA_LOGITS_ROWS)
-        for (uint32_t i = 0; i < ap->n_rows; i++)
-            if (ap->begin + ap->rows[i] == pos)
-                return 1;
-    return 0;
-}
-
 static void seal_full_blocks(kvcsa_session *s)
 {
     for (; s->n_sealed < s->n_tokens / s->model->plan.block_tokens; s->n_sealed++)
-        kvi_block_seal(s->pool, block_list(s)[s->n_sealed]);
+        kvi_block_seal(s->pool, kvi_session_blocks(s)[s->n_sealed]);
 }
 
 /* The part that cannot fail. */
-static void commit_chunk(kvcsa_session *s, const kvi_net_run_params *run)
+static void commit_chunk(kvcsa_session *s, const kvi_net_run_params *run, uint32_t n_reported)
 {
     const kvi_append ap = *append_at(s, 0);
     const uint64_t   begin = s->n_tokens;
@@ -400,9 +378,8 @@ static void commit_chunk(kvcsa_session *s, const kvi_net_run_params *run)
     s->has_logits = done && ap.logits != KVCSA_LOGITS_NONE;
     if (s->has_logits)
         memcpy(s->logits, logits + (size_t)(run->n_logit_rows - 1) * vocab, vocab * sizeof(float));
-    for (uint32_t i = 0; i < run->n_logit_rows; i++)
-        if (is_reported(&ap, begin + run->logit_rows[i]))
-            ap.on_logits(ap.user, begin + run->logit_rows[i], logits + (size_t)i * vocab, vocab);
+    for (uint32_t i = 0; i < n_reported; i++)
+        ap.on_logits(ap.user, begin + run->logit_rows[i], logits + (size_t)i * vocab, vocab);
     if (done) {
         drop_first_append(s);
         s->planned = 0;
@@ -413,7 +390,7 @@ static void commit_chunk(kvcsa_session *s, const kvi_net_run_params *run)
     }
 }
 
-int kvi_session_ask_stop(void *user)
+static int ask_stop(void *user)
 {
     const kvi_stop_context *c = user;
 
@@ -450,7 +427,7 @@ kvi_net_run_params kvi_session_run_params(const kvcsa_session *s, uint64_t pos, 
                                           .pending = s->pending},
                                 .n_rows = n_rows,
                                 .first_rows = s->first_rows,
-                                .stop = kvi_session_ask_stop,
+                                .stop = ask_stop,
                                 .stop_user = stop};
 }
 
@@ -464,6 +441,7 @@ kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hook
     uint32_t          *rows;
     kvi_stop_context   stop = {.s = s, .hooks = hooks, .n_before = s->n_tokens - ap->begin};
     kvi_net_run_params run;
+    uint32_t           n_reported = 0;
     kvcsa_status       st = KVCSA_OK;
 
     *n_done = 0;
@@ -481,12 +459,12 @@ kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hook
     if (st == KVCSA_OK) {
         run = kvi_session_run_params(s, s->n_tokens, n, &stop);
         run.logit_rows = rows;
-        run.n_logit_rows = wanted_rows(s, ap, n, rows);
+        run.n_logit_rows = wanted_rows(s, ap, n, rows, &n_reported);
         st = kvi_net_run(s->net, &run, err);
         s->n_computed_rows += n;
     }
     if (st == KVCSA_OK) {
-        commit_chunk(s, &run);
+        commit_chunk(s, &run, n_reported);
         *n_done = n;
     } else {
         unacquire_blocks(s, n_blocks); /* (S3) */

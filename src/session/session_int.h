@@ -2,6 +2,7 @@
 #ifndef KVI_SESSION_INT_H
 #define KVI_SESSION_INT_H
 
+#include "base/checked.h"
 #include "session/session.h"
 
 typedef struct kvi_stop_context {
@@ -10,7 +11,23 @@ typedef struct kvi_stop_context {
     uint64_t               n_before; /* rows done of the append */
 } kvi_stop_context;
 
-int kvi_session_ask_stop(void *user);
+static inline uint64_t kvi_session_blocks_for(const kvcsa_session *s, uint64_t n_tokens)
+{
+    return kvi_div_up(n_tokens, s->model->plan.block_tokens);
+}
+
+static inline kvi_block **kvi_session_blocks(const kvcsa_session *s)
+{
+    return s->blocks.data;
+}
+
+/* Entry i of the block table, which is the block and where its parts are. */
+static inline void kvi_session_set_block(kvcsa_session *s, uint64_t i, kvi_block *block)
+{
+    kvi_session_blocks(s)[i] = block;
+    ((uint8_t **)s->index_parts.data)[i] = kvi_block_index_part(block);
+    ((uint8_t **)s->main_parts.data)[i] = kvi_block_main_part(block);
+}
 
 /* A run of n_rows from position pos on the session's state; logit rows are the caller's. */
 kvi_net_run_params kvi_session_run_params(const kvcsa_session *s, uint64_t pos, uint32_t n_rows,
