@@ -80,3 +80,22 @@ const kvi_kv_owner *kvi_kv_layout_owner(const kvi_kv_layout *layout, uint32_t la
             return &layout->owners[i];
     return NULL;
 }
+
+void kvi_kv_copy_rows(const kvi_kv_layout *layout, uint32_t n_tokens, uint8_t *to_index,
+                      uint8_t *to_main, const uint8_t *from_index, const uint8_t *from_main)
+{
+    for (uint32_t i = 0; i < layout->n_owners; i++) {
+        const kvi_kv_owner *o = &layout->owners[i];
+        const uint32_t      n = n_tokens / o->ratio;
+        const uint32_t      scale_bytes = o->index_row_bytes - o->index_value_bytes;
+
+        memcpy(to_main + o->main_off, from_main + o->main_off, (size_t)n * o->main_row_bytes);
+        for (uint32_t row = 0; row < n; row++) {
+            const size_t values = kvi_kv_index_values_off(o, row);
+            const size_t scales = kvi_kv_index_scales_off(o, row);
+
+            memcpy(to_index + values, from_index + values, o->index_value_bytes);
+            memcpy(to_index + scales, from_index + scales, scale_bytes);
+        }
+    }
+}

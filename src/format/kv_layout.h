@@ -38,6 +38,11 @@ kvcsa_status kvi_kv_layout_init(kvi_kv_layout *layout, const kvi_plan *plan,
                                 const kvcsa_allocator *a, kvcsa_error *err);
 void         kvi_kv_layout_fini(kvi_kv_layout *layout, const kvcsa_allocator *a);
 
+/* Copy the complete entries of a block's first n_tokens tokens, and no other byte: what lies behind
+ * them may be written by somebody else at the same time. */
+void kvi_kv_copy_rows(const kvi_kv_layout *layout, uint32_t n_tokens, uint8_t *to_index,
+                      uint8_t *to_main, const uint8_t *from_index, const uint8_t *from_main);
+
 /* Owner of a layer; NULL if it owns no entries. */
 const kvi_kv_owner *kvi_kv_layout_owner(const kvi_kv_layout *layout, uint32_t layer);
 
