@@ -29,9 +29,9 @@
 #include <stdint.h>
 
 #define KVCSA_VERSION_MAJOR 0
-#define KVCSA_VERSION_MINOR 1
+#define KVCSA_VERSION_MINOR 2
 #define KVCSA_VERSION_PATCH 0
-#define KVCSA_VERSION_NUMBER 100 /* major * 10000 + minor * 100 + patch */
+#define KVCSA_VERSION_NUMBER 200 /* major * 10000 + minor * 100 + patch */
 #define KVCSA_ABI 0              /* the number in the soname; changes only on a break */
 
 #if defined(KVCSA_BUILDING) && (defined(__GNUC__) || defined(__clang__))
@@ -117,6 +117,45 @@ typedef struct kvcsa_executor { /* the host's threads; copied */
     uint32_t width; /* how many tasks it can run at once; 0 = 1 */
     uint32_t reserved; /* 0 */
 } kvcsa_executor;
+
+enum { /* kvcsa_trace_event.kind */
+    KVCSA_TRACE_HIT = 1,     /* n_tokens of a known prefix are used instead of computed */
+    KVCSA_TRACE_MISS = 2,    /* n_tokens are to be computed; reason says why */
+    KVCSA_TRACE_PUBLISH = 3, /* a sealed block can be found by other sessions from now on */
+    KVCSA_TRACE_EVICT = 4,   /* a published block went; reason says why */
+    KVCSA_TRACE_REPLAY = 5,  /* n_tokens are run again to rebuild windows */
+    KVCSA_TRACE_SAVE = 6,    /* n_bytes were written */
+    KVCSA_TRACE_LOAD = 7     /* n_bytes were read */
+};
+enum { /* reasons: why a token has to be computed, why a block went */
+    KVCSA_REASON_NONE = 0,
+    KVCSA_REASON_OFF = 1,        /* reuse was switched off */
+    KVCSA_REASON_UNKNOWN = 2,    /* no known prefix begins like this */
+    KVCSA_REASON_DIVERGED = 3,   /* the known prefix goes on with other tokens */
+    KVCSA_REASON_ENDED = 4,      /* the known prefix ends here */
+    KVCSA_REASON_LOGITS = 5,     /* logits of these rows were asked for */
+    KVCSA_REASON_SHORT = 6,      /* rebuilding the windows would cost more than it saves */
+    KVCSA_REASON_PRIVATE = 7,    /* the session's blocks are approximate, or not published */
+    KVCSA_REASON_BUDGET = 16,    /* room was wanted for something else */
+    KVCSA_REASON_TRIM = 17,      /* kvcsa_pool_trim */
+    KVCSA_REASON_RESIZE = 18,    /* kvcsa_pool_resize */
+    KVCSA_REASON_FORGOTTEN = 19, /* kvcsa_prefix_forget */
+    KVCSA_REASON_ERASED = 20     /* kvcsa_session_erase */
+};
+
+typedef struct kvcsa_trace_event {
+    size_t struct_size;
+    uint64_t position; /* first token concerned */
+    uint64_t n_tokens;
+    uint64_t n_bytes;
+    uint32_t kind;     /* KVCSA_TRACE_* */
+    uint32_t reason;   /* KVCSA_REASON_* */
+} kvcsa_trace_event;
+
+typedef struct kvcsa_trace { /* copied. May be called while the pool is locked */
+    void (*event)(void *user, const kvcsa_trace_event *event);
+    void *user;
+} kvcsa_trace;
 
 /* ------------------------------------------------------------------ model */
 
@@ -383,25 +422,52 @@ typedef struct kvcsa_pool_params {
     uint32_t n_threads;               /* threads of our own, the caller included; 0 = one per
                                        * core; ignored with an executor */
     uint32_t flags;                   /* KVCSA_POOL_* */
+    const kvcsa_trace *trace;         /* NULL = none; likewise below since 0.2 */
+    uint32_t evict;                   /* KVCSA_EVICT_*: which prefix goes first */
+    uint32_t reserved;                /* 0 */
 } kvcsa_pool_params;
 enum {
-    KVCSA_POOL_FILL_FREED = 1u /* overwrite a freed block with 0xA5 (for tests of your own) */
+    KVCSA_POOL_FILL_FREED = 1u, /* overwrite a freed block with 0xA5 (for tests of your own) */
+    KVCSA_POOL_ZERO_FREED = 2u  /* overwrite a freed block with zeros */
+};
+enum { /* who goes when room is wanted; only prefixes that no session uses and nobody pinned */
+    KVCSA_EVICT_COST = 0, /* the one that was reused least, aged by what went before: a shared
+                           * prefix outlives prompts that were used once */
+    KVCSA_EVICT_LRU = 1   /* the one that was used longest ago */
 };
 
 typedef struct kvcsa_pool_stats {
     size_t struct_size;          /* set by the caller */
     uint64_t budget_bytes;
-    uint64_t used_bytes;         /* blocks in use + windows; never above budget_bytes */
+    uint64_t used_bytes;         /* blocks in use + windows; never above budget_bytes. A block
+                                  * that several sessions share counts once */
     uint64_t reserved_bytes;     /* promised to queued tokens */
-    uint64_t window_bytes;       /* window and pending rows of sessions; part of used_bytes */
-    uint64_t slab_bytes;         /* memory taken from the allocator for blocks, free ones
-                                  * included */
-    uint64_t n_open_blocks;
+    uint64_t window_bytes;       /* window and pending rows; part of used_bytes */
+    uint64_t slab_bytes;         /* memory taken from the allocator for blocks and window pages,
+                                  * free ones included */
+    uint64_t n_open_blocks;      /* of the cache; window pages are not counted */
     uint64_t n_sealed_blocks;
     uint64_t n_free_blocks;
     uint64_t n_sessions;
-    uint64_t n_acquired;         /* since creation; likewise below */
+    uint64_t n_acquired;         /* blocks and pages since creation */
     uint64_t n_released;
+    uint64_t evictable_bytes;    /* published blocks that nothing but the prefix tree holds; part
+                                  * of used_bytes. Likewise below since 0.2 */
+    uint64_t record_bytes;       /* memory for what describes blocks: token ids, keys, counts */
+    uint64_t n_published_blocks; /* can be found by prefix */
+    uint64_t n_pinned_blocks;    /* named by kvcsa_prefix_pin */
+    uint64_t n_window_pages;     /* in use */
+    uint64_t n_copied_blocks;    /* copied because somebody else reads them; since creation, as
+                                  * all below */
+    uint64_t n_copied_pages;     /* window pages, likewise */
+    uint64_t n_evicted_blocks;
+    uint64_t n_lookups;          /* searches for a prefix */
+    uint64_t n_probes;           /* look-ups of a block by its key, of all searches */
+    uint64_t n_hit_tokens;       /* tokens adopted by sessions */
+    uint64_t n_saved_bytes;      /* written by snapshots */
+    uint64_t n_saved_records;
+    uint64_t n_loaded_bytes;
+    uint64_t n_loaded_records;
 } kvcsa_pool_stats;
 
 /** Fill params with defaults.  Thread: any.  Since: 0.1 */
@@ -440,15 +506,82 @@ KVCSA_API kvcsa_status kvcsa_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *
  */
 KVCSA_API kvcsa_status kvcsa_pool_check(kvcsa_pool *pool, kvcsa_error *err);
 
+/**
+ * Change the budget. A smaller one evicts prefixes until what is left fits.
+ *
+ * @param budget_bytes  0 = no limit of its own.
+ * Status:  ERR_FULL what sessions hold and what is pinned is more: nothing was evicted, the budget
+ *          is as before.   Thread: shared.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_pool_resize(kvcsa_pool *pool, uint64_t budget_bytes,
+                                         kvcsa_error *err);
+
+/**
+ * Evict prefixes that no session uses and nobody pinned until used_bytes is at most
+ * `max_used_bytes` or there are none left, and give free memory back to the allocator.
+ *
+ * @param freed_bytes  what the allocator got back. May be NULL.
+ * Status:  ERR_ARG.   Thread: shared.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_pool_trim(kvcsa_pool *pool, uint64_t max_used_bytes,
+                                       uint64_t *freed_bytes, kvcsa_error *err);
+
 /* ------------------------------------------------------------------ session */
 
 typedef struct kvcsa_session kvcsa_session;
 
+enum { /* kvcsa_session_params.mode: what the two parameters below it are where they are 0 */
+    KVCSA_MODE_EXACT = 0, /* reuse exact, decoder replay off: the bits of an undisturbed run */
+    KVCSA_MODE_FAST = 1   /* reuse bounded, decoder replay on: the model's own approximations */
+};
+enum { /* use of prefixes that other sessions have computed, and how windows are rebuilt then */
+    KVCSA_REUSE_DEFAULT = 0, /* of an append: the session's; of a session: the mode's */
+    KVCSA_REUSE_NONE = 1,    /* compute every token. Windows after a rewind: exact */
+    KVCSA_REUSE_EXACT = 2,   /* W + (L-1)(W-1) tokens are run again, or a stored window is used:
+                              * the same bits as computing everything */
+    KVCSA_REUSE_BOUNDED = 3  /* the last W tokens are run again through all layers: approximate.
+                              * Blocks made after it stay private to the session */
+};
+enum {
+    KVCSA_DECODER_REPLAY_DEFAULT = 0, /* the mode's */
+    KVCSA_DECODER_REPLAY_OFF = 1,
+    KVCSA_DECODER_REPLAY_ON = 2
+};
+enum { /* kvcsa_session_params.flags */
+    KVCSA_SESSION_PRIVATE = 1u /* blocks are not published for other sessions */
+};
+
 typedef struct kvcsa_session_params {
     size_t struct_size;
-    uint32_t chunk_tokens; /* most rows computed at once, 0 = 128; does not change results */
-    uint32_t flags;        /* 0 */
+    uint32_t chunk_tokens;        /* most rows computed at once, 0 = 128; does not change
+                                   * results */
+    uint32_t flags;               /* KVCSA_SESSION_* */
+    uint64_t salt;                /* sessions of different salts never share; 0 is one of them.
+                                   * Likewise below since 0.2 */
+    uint32_t mode;                /* KVCSA_MODE_* */
+    uint32_t reuse;               /* KVCSA_REUSE_* */
+    uint32_t decoder_replay;      /* KVCSA_DECODER_REPLAY_*: layers from the cut on run the last
+                                   * window of an append only; approximate */
+    uint32_t decoder_cut_layer;   /* 0 = the first layer above the last that owns entries, which
+                                   * is the least allowed */
+    uint32_t window_slack_tokens; /* a rewind by so many tokens is free; at most 4096. Costs their
+                                   * window rows */
+    uint32_t window_store_tokens; /* keep a copy of the windows beside the block that ends at
+                                   * every multiple of this (a multiple of block_tokens), so that
+                                   * a hit there needs no replay; 0 = none. Costs one window a
+                                   * copy */
 } kvcsa_session_params;
+
+typedef struct kvcsa_reuse {    /* what became of the tokens of an append or a sync */
+    size_t struct_size;         /* set by the caller */
+    uint64_t n_kept;            /* held before and still held */
+    uint64_t n_adopted;         /* taken from a known prefix */
+    uint64_t n_replay;          /* of those held: to be run again for windows or logits (rows of
+                                 * layer 0) */
+    uint64_t n_compute;         /* to be computed; n_kept + n_adopted + n_compute is the length */
+    uint32_t how;               /* KVCSA_REUSE_*, in force */
+    uint32_t reason;            /* KVCSA_REASON_*: why n_compute is not less */
+} kvcsa_reuse;
 
 /* One row of logits: f32 [n_vocab], valid during the call. `position` is that of the token whose
  * successor they predict. */
@@ -470,6 +603,8 @@ typedef struct kvcsa_append_params {
     const uint32_t *rows;      /* u32 [n_rows], offsets into this append, ascending; copied */
     uint32_t n_rows;
     uint32_t logits;           /* KVCSA_LOGITS_* */
+    uint32_t reuse;            /* KVCSA_REUSE_*. With LOGITS_ALL or ROWS all rows are computed */
+    uint32_t reserved;         /* 0 */
 } kvcsa_append_params;
 
 /* Called between the layers of a chunk. Return 0 to go on, anything else to cancel what is being
@@ -500,35 +635,48 @@ typedef struct kvcsa_session_stats {
     uint64_t n_entries;        /* compressed entries of all owners */
     uint64_t entry_bytes;      /* entries and index keys in use */
     uint64_t n_blocks;
-    uint64_t block_bytes;      /* resident blocks */
-    uint64_t window_bytes;
+    uint64_t block_bytes;      /* blocks in use, shared ones included */
+    uint64_t window_bytes;     /* window rows, shared ones included */
     uint64_t workspace_bytes;  /* scratch of a step; outside the pool's budget */
     uint64_t n_computed_rows;  /* token rows computed since creation, cancelled ones included */
+    uint64_t shared_bytes;     /* of block_bytes: held by somebody else too (another session or
+                                * the prefix tree). Likewise below since 0.2 */
+    uint64_t n_replayed_rows;  /* rows of layer 0 run again since creation */
+    uint64_t n_adopted_tokens; /* since creation */
+    uint64_t n_replay;         /* rows of layer 0 that the next step will run again */
+    uint64_t n_exact_tokens;   /* entries below this position are those of an undisturbed run */
 } kvcsa_session_stats;
 
 /** Fill params with defaults.  Thread: any.  Since: 0.1 */
 KVCSA_API void kvcsa_session_params_default(kvcsa_session_params *params, size_t struct_size);
 
 /**
- * Create an empty session. Its window rows are charged to the pool at once, blocks as tokens are
- * appended.
+ * Create an empty session. It takes memory from the pool as tokens are appended: blocks, and window
+ * rows until the window is full.
  *
- * Status:  ERR_ARG; ERR_UNSUPPORTED plan-only model; ERR_FULL no room for the window; ERR_NOMEM.
+ * Status:  ERR_ARG; ERR_UNSUPPORTED plan-only model, unknown flag, mode or reuse; ERR_NOMEM.
  * Thread:  any.   Owner: the caller owns *out; it keeps pool and model.   Since: 0.1
  */
 KVCSA_API kvcsa_status kvcsa_session_create(kvcsa_pool *pool, kvcsa_model *model,
                                             const kvcsa_session_params *params, kvcsa_session **out,
                                             kvcsa_error *err);
 
-/** Release a session; its blocks go back to the pool.  Thread: setup.  Since: 0.1 */
+/**
+ * Release a session. Blocks that nobody else holds go back to the pool; published ones stay in the
+ * prefix tree until room is wanted.
+ *
+ * Thread: setup.  Since: 0.1
+ */
 KVCSA_API void kvcsa_session_release(kvcsa_session **session);
 
 /** Fill params with defaults.  Thread: any.  Since: 0.1 */
 KVCSA_API void kvcsa_append_params_default(kvcsa_append_params *params, size_t struct_size);
 
 /**
- * Queue tokens; nothing is computed before kvcsa_pool_step. Blocks for them are reserved in the
- * pool's budget here, so that a step does not run out of it half way.
+ * Queue tokens; nothing is computed before kvcsa_pool_step. Room for them is reserved in the pool's
+ * budget here, so that a step does not run out of it half way; prefixes that nobody uses are
+ * evicted for it first. If the session's tokens and these begin like a known prefix, its blocks are
+ * held here and used by the step instead of computing (kvcsa_session_get_reuse).
  *
  * @param tokens   i32 [n_tokens], ids in 0..vocab-1, not the image token. Copied.
  * @param out_pos  length after all queued tokens, in tokens. May be NULL.
@@ -545,9 +693,11 @@ KVCSA_API kvcsa_status kvcsa_session_append(kvcsa_session *session, const int32_
 KVCSA_API void kvcsa_step_params_default(kvcsa_step_params *params, size_t struct_size);
 
 /**
- * Compute queued tokens of several sessions of one pool. Works in chunks; a chunk is committed
- * whole or not at all. Bits do not depend on chunk sizes, thread counts or on which sessions are
- * stepped together.
+ * Compute queued tokens of several sessions of one pool; rows of all of them go through the matrix
+ * kernels together. Works in chunks; a chunk is committed whole or not at all. Bits do not depend
+ * on chunk sizes, thread counts or on which sessions are stepped together. A session without a
+ * queue whose windows or logits are to be rebuilt (after a rewind, fork, sync or load) gets them
+ * here.
  *
  * A session that is cancelled (progress callback or kvcsa_session_cancel) drops its queue and goes
  * back to where its oldest unfinished append began: tokens, cache and logits are as if it had not
@@ -577,7 +727,8 @@ KVCSA_API void kvcsa_session_cancel(kvcsa_session *session);
 /**
  * Logits of the last committed token: f32 [vocab].
  *
- * Status:  ERR_ARG no token yet, last append asked for none, or n_vocab not the model's; ERR_BUSY.
+ * Status:  ERR_ARG no token yet, last append asked for none, to be rebuilt by a step (after a
+ *          rewind, fork to an earlier position, or load), or n_vocab not the model's; ERR_BUSY.
  * Thread:  one.   Since: 0.1
  */
 KVCSA_API kvcsa_status kvcsa_session_get_logits(kvcsa_session *session, float *logits,
@@ -600,6 +751,298 @@ KVCSA_API kvcsa_status kvcsa_session_get_tokens(kvcsa_session *session, uint64_t
 /** Figures of a session.  Status: ERR_ARG; ERR_BUSY.  Thread: one.  Since: 0.1 */
 KVCSA_API kvcsa_status kvcsa_session_get_stats(kvcsa_session *session, kvcsa_session_stats *stats,
                                                kvcsa_error *err);
+
+/**
+ * Report on the last append or sync: what is kept, adopted, run again and computed, and why not
+ * less. Numbers are those of the whole call, whether its steps have run or not.
+ *
+ * Status:  ERR_ARG; ERR_BUSY.   Thread: one.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_session_get_reuse(kvcsa_session *session, kvcsa_reuse *reuse,
+                                               kvcsa_error *err);
+
+/**
+ * How many of `tokens` the session holds already, from the first on (committed tokens only).
+ *
+ * @param tokens  i32 [n_tokens].
+ * Status:  ERR_ARG; ERR_BUSY.   Thread: one.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_session_common_prefix(kvcsa_session *session, const int32_t *tokens,
+                                                   size_t n_tokens, size_t *n_common,
+                                                   kvcsa_error *err);
+
+/**
+ * A second session that holds the first `position` tokens of this one. Blocks are shared, no byte
+ * of the cache is copied; what differs later is copied when it is written. At the end of the
+ * session (`position` = its length) the fork has windows and logits and costs a few hundred bytes;
+ * at an earlier position the windows are rebuilt by the next step as after a rewind.
+ *
+ * @param position  0..length.
+ * @param params    of the new session; NULL = those of this one. window_slack_tokens must be
+ *                  this session's.
+ * Status:  ERR_ARG position above the length, tokens are queued, other slack; ERR_UNSUPPORTED;
+ *          ERR_NOMEM; ERR_BUSY. The session is unchanged.
+ * Thread:  one.   Owner: the caller owns *out.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_session_fork(kvcsa_session *session, uint64_t position,
+                                          const kvcsa_session_params *params, kvcsa_session **out,
+                                          kvcsa_error *err);
+
+/**
+ * Go back to an earlier position. Nothing is computed or copied here. A rewind by at most
+ * window_slack_tokens keeps right windows; after a longer one the next step rebuilds them first
+ * (exact, or bounded where the session's reuse is bounded). Logits are rebuilt by the next step
+ * too.
+ *
+ * @param position  0..length.
+ * Status:  ERR_ARG position above the length, or tokens are queued; ERR_BUSY.   Thread: one.
+ * Since:   0.2
+ */
+KVCSA_API kvcsa_status kvcsa_session_rewind(kvcsa_session *session, uint64_t position,
+                                            kvcsa_error *err);
+
+/**
+ * Make the session hold exactly `tokens`: what is common stays, the rest is dropped, adopted from
+ * known prefixes or queued for the next step, whichever is least work.
+ *
+ * @param tokens  i32 [n_tokens], the whole list; as for kvcsa_session_append.
+ * @param params  of the queued rest; NULL = defaults.
+ * @param reuse   as kvcsa_session_get_reuse. May be NULL.
+ * Status:  as kvcsa_session_append; ERR_ARG also if tokens are queued. The session is unchanged in
+ *          every case of failure.
+ * Thread:  one.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_session_sync(kvcsa_session *session, const int32_t *tokens,
+                                          size_t n_tokens, const kvcsa_append_params *params,
+                                          kvcsa_reuse *reuse, kvcsa_error *err);
+
+enum { /* flags of kvcsa_session_erase */
+    KVCSA_ERASE_SECURE = 1u /* overwrite tokens, windows, logits, scratch and every block that
+                             * nobody else holds with zeros, and take its blocks out of the prefix
+                             * tree; blocks that others hold are overwritten when they let go */
+};
+
+/**
+ * Drop all tokens and the queue; the session is as new.
+ *
+ * Status:  ERR_ARG; ERR_UNSUPPORTED unknown flag; ERR_BUSY.   Thread: one.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_session_erase(kvcsa_session *session, uint32_t flags,
+                                           kvcsa_error *err);
+
+typedef struct kvcsa_estimate { /* bytes of n_sessions sessions of n_tokens each */
+    size_t struct_size;         /* set by the caller */
+    uint64_t block_bytes;       /* blocks; what is shared counts once */
+    uint64_t window_bytes;      /* window pages and pending rows */
+    uint64_t used_bytes;        /* sum: what the pool's budget must hold */
+    uint64_t slab_bytes;        /* memory that the pool takes from the allocator for them */
+    uint64_t record_bytes;      /* and for what describes them */
+    uint64_t n_blocks;
+} kvcsa_estimate;
+
+/**
+ * Bytes that sessions will need, before anything is allocated.
+ *
+ * @param params           of the sessions; NULL = defaults.
+ * @param n_shared_tokens  the first so many tokens are the same in all sessions, and published.
+ * Status:  ERR_ARG; ERR_LIMIT n_tokens above max_context_tokens or the sum is above 2^63.
+ * Thread:  any.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_model_estimate(const kvcsa_model *model,
+                                            const kvcsa_session_params *params, uint64_t n_tokens,
+                                            uint64_t n_sessions, uint64_t n_shared_tokens,
+                                            kvcsa_estimate *estimate, kvcsa_error *err);
+
+/* ------------------------------------------------------------------ prefixes */
+
+/* Sealed blocks of exact sessions are published: found by the tokens in front of and inside them,
+ * in a domain of weights, plan and formats, numerics and salt. Tokens are compared, never hashes
+ * alone. */
+
+/**
+ * Length of the longest known prefix of `tokens`. It may end inside a block.
+ *
+ * Status:  ERR_ARG; ERR_UNSUPPORTED plan-only model.   Thread: shared.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_prefix_match(kvcsa_pool *pool, const kvcsa_model *model, uint64_t salt,
+                                          const int32_t *tokens, size_t n_tokens,
+                                          size_t *n_matched, kvcsa_error *err);
+
+/**
+ * Publish the full blocks of a session that are not published (it was private, or they were
+ * forgotten). Approximate blocks never are.
+ *
+ * @param n_published  tokens of the session that can be found by prefix afterwards. May be NULL.
+ * Status:  ERR_ARG; ERR_BUSY.   Thread: one.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_prefix_publish(kvcsa_session *session, uint64_t *n_published,
+                                            kvcsa_error *err);
+
+/**
+ * Keep the full blocks that `tokens` begin with from being evicted, until they are unpinned as
+ * often as pinned. Pinned bytes still count in the budget.
+ *
+ * @param n_pinned  tokens whose blocks are pinned: the known prefix in whole blocks; 0 = none is
+ *                  known. Unpin with the first n_pinned tokens. May be NULL.
+ * Status:  ERR_ARG; ERR_UNSUPPORTED.   Thread: shared.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_prefix_pin(kvcsa_pool *pool, const kvcsa_model *model, uint64_t salt,
+                                        const int32_t *tokens, size_t n_tokens, size_t *n_pinned,
+                                        kvcsa_error *err);
+
+/**
+ * Undo one kvcsa_prefix_pin.
+ *
+ * Status:  ERR_ARG the known prefix of these tokens is not pinned at n_tokens.   Thread: shared.
+ * Since:   0.2
+ */
+KVCSA_API kvcsa_status kvcsa_prefix_unpin(kvcsa_pool *pool, const kvcsa_model *model, uint64_t salt,
+                                          const int32_t *tokens, size_t n_tokens, kvcsa_error *err);
+
+/**
+ * Take out of the prefix tree everything that begins with `tokens`, and the blocks that lead to it
+ * as far as no other known prefix uses them. Pins on them are dropped. Sessions keep what they
+ * hold.
+ *
+ * @param model          NULL = every prefix of the pool (tokens must be NULL too).
+ * @param tokens         NULL with n_tokens 0 = every prefix of model and salt.
+ * @param n_freed_bytes  of the budget. May be NULL.
+ * Status:  ERR_ARG; ERR_UNSUPPORTED.   Thread: shared.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_prefix_forget(kvcsa_pool *pool, const kvcsa_model *model,
+                                           uint64_t salt, const int32_t *tokens, size_t n_tokens,
+                                           uint64_t *n_freed_bytes, kvcsa_error *err);
+
+/* ------------------------------------------------------------------ snapshots */
+
+/* A session as bytes: docs/formats.md "Snapshot" describes every one of them. */
+
+enum { /* kvcsa_snapshot_params.flags */
+    KVCSA_SNAPSHOT_WINDOW = 1u,       /* save: window rows too, so that a load needs no replay */
+    KVCSA_SNAPSHOT_LOGITS = 2u,       /* save: last logits too, if the session has them */
+    KVCSA_SNAPSHOT_ANY_MODEL = 4u,    /* load: another model of the same geometry; the blocks stay
+                                       * private to the session */
+    KVCSA_SNAPSHOT_ANY_NUMERICS = 8u, /* load: computed with another numerics id; likewise */
+    KVCSA_SNAPSHOT_SALVAGE = 16u      /* load: at the first damaged record keep what is in front
+                                       * of it (info->n_tokens says how much) */
+};
+
+typedef struct kvcsa_snapshot_params {
+    size_t struct_size;
+    const char *name; /* in a directory: which snapshot, 1..64 of A-Z a-z 0-9 . _ - not beginning
+                       * with a dot; NULL = "default". Unused for a file */
+    uint32_t flags;   /* KVCSA_SNAPSHOT_* */
+    uint32_t reserved; /* 0 */
+} kvcsa_snapshot_params;
+
+typedef struct kvcsa_snapshot_info {
+    size_t struct_size;         /* set by the caller */
+    uint64_t n_tokens;
+    uint64_t fingerprint;       /* of the model that it was computed with */
+    uint64_t numerics;
+    uint64_t salt;
+    uint64_t total_bytes;       /* of the snapshot: all records and the header or manifest */
+    uint64_t n_records;
+    uint64_t written_bytes;     /* save: by this call */
+    uint64_t n_written_records;
+    uint64_t n_shared_records;  /* save: the directory had them; load: the pool had them */
+    uint32_t version;           /* of the format */
+    uint32_t sections;          /* KVCSA_SNAPSHOT_WINDOW | LOGITS as far as saved */
+    uint32_t block_tokens;
+    uint32_t exact;             /* 1 = entries are those of an undisturbed run */
+} kvcsa_snapshot_info;
+
+typedef struct kvcsa_writer { /* all n bytes, in order; 0 = OK, anything else becomes ERR_IO's
+                               * detail */
+    int32_t (*write)(void *user, const void *data, size_t n_bytes);
+    void *user;
+} kvcsa_writer;
+
+typedef struct kvcsa_reader { /* as many of n bytes as there are, in order: fewer means the end;
+                               * negative = error */
+    int64_t (*read)(void *user, void *data, size_t n_bytes);
+    void *user;
+} kvcsa_reader;
+
+/** Fill params with defaults: tokens, blocks and pending rows.  Thread: any.  Since: 0.2 */
+KVCSA_API void kvcsa_snapshot_params_default(kvcsa_snapshot_params *params, size_t struct_size);
+
+/**
+ * Bytes that kvcsa_snapshot_write, or _save to a file, will write now.
+ *
+ * Status:  ERR_ARG; ERR_UNSUPPORTED unknown flag; ERR_BUSY.   Thread: one.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_snapshot_size(kvcsa_session *session,
+                                           const kvcsa_snapshot_params *params, uint64_t *n_bytes,
+                                           kvcsa_error *err);
+
+/**
+ * Save the committed tokens of a session and their cache. If `path` is a directory, only records
+ * that it lacks are written, then the manifest of this name is replaced; else a file is written in
+ * full beside `path` and renamed over it. In both cases a crash at any moment leaves the old or the
+ * new snapshot.
+ *
+ * @param info  may be NULL.
+ * Status:  ERR_IO (detail errno; the old snapshot is in place); ERR_FORMAT the directory holds a
+ *          damaged manifest of this name's; ERR_ARG; ERR_UNSUPPORTED; ERR_NOMEM; ERR_BUSY.
+ * Thread:  one; different processes and threads may save to one directory.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_snapshot_save(kvcsa_session *session, const char *path,
+                                           const kvcsa_snapshot_params *params,
+                                           kvcsa_snapshot_info *info, kvcsa_error *err);
+
+/**
+ * Replace what the session holds by a snapshot (file, or directory and name). Everything is read
+ * and checked before the session changes. Blocks that the pool knows already are shared, not read.
+ * Without a stored window the next step rebuilds the windows, to the same bits.
+ *
+ * @param info  may be NULL.
+ * Status:  ERR_IO; ERR_FORMAT not a snapshot, or truncated; ERR_CORRUPT a checksum; ERR_MISMATCH
+ *          another model, geometry or numerics; ERR_UNSUPPORTED newer version; ERR_FULL; ERR_NOMEM;
+ *          ERR_LIMIT; ERR_ARG also if tokens are queued; ERR_BUSY. The session is unchanged in
+ *          every case of failure.
+ * Thread:  one.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_snapshot_load(kvcsa_session *session, const char *path,
+                                           const kvcsa_snapshot_params *params,
+                                           kvcsa_snapshot_info *info, kvcsa_error *err);
+
+/**
+ * kvcsa_snapshot_save through a callback: the bytes of the file form.
+ *
+ * Status:  ERR_IO the writer said so; else as kvcsa_snapshot_save.   Thread: one.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_snapshot_write(kvcsa_session *session, const kvcsa_writer *writer,
+                                            const kvcsa_snapshot_params *params,
+                                            kvcsa_snapshot_info *info, kvcsa_error *err);
+
+/**
+ * kvcsa_snapshot_load through a callback: the bytes of the file form.
+ *
+ * Status:  ERR_IO the reader said so; else as kvcsa_snapshot_load.   Thread: one.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_snapshot_read(kvcsa_session *session, const kvcsa_reader *reader,
+                                           const kvcsa_snapshot_params *params,
+                                           kvcsa_snapshot_info *info, kvcsa_error *err);
+
+/**
+ * Describe a snapshot without loading it; the header or manifest is read and checked, records are
+ * not.
+ *
+ * Status:  as kvcsa_snapshot_load.   Thread: any.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_snapshot_inspect(const char *path, const kvcsa_snapshot_params *params,
+                                              kvcsa_snapshot_info *info, kvcsa_error *err);
+
+/**
+ * Remove a snapshot: the file, or the manifest of this name and the records that no other manifest
+ * of the directory uses.
+ *
+ * Status:  ERR_IO (ENOENT: there is none); ERR_FORMAT a file that is not a snapshot is left alone;
+ *          ERR_ARG.   Thread: any.   Since: 0.2
+ */
+KVCSA_API kvcsa_status kvcsa_snapshot_remove(const char *path, const kvcsa_snapshot_params *params,
+                                             kvcsa_error *err);
 
 /* ------------------------------------------------------------------ sampling */
 

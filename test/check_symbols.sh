@@ -1,7 +1,8 @@
 #!/bin/bash
 # What the built library shows and what it calls.
 #
-#   header declarations = lib/kvcsa.map = symbols of the shared library; the static one has kvcsa_ and kvi_ only;
+#   header declarations = lib/kvcsa.map = symbols of the shared library, each in the node of the release that its comment
+#   names; the static one has kvcsa_ and kvi_ only;
 #   public functions are defined by src/api alone; a guest never aborts, exits, prints, reads the environment or keeps
 #   global state; functions that libm picks by CPU are not used.
 set -u
@@ -32,9 +33,22 @@ same "the header's functions and lib/kvcsa.map" "$tmp/header" "$tmp/map"
 same "lib/kvcsa.map and the symbols of $so" "$tmp/map" "$tmp/so"
 [ -s "$tmp/header" ] || complain "no function found in the header"
 
-# Every exported symbol carries the version node of a release.
+# Every exported symbol carries the version node of a release: the one that the header's "Since:" and the map name.
 nm -D --defined-only "$so" | awk '$2 != "A" && $3 !~ /@@KVCSA_[0-9]+\.[0-9]+$/ { print "without a version: " $3; e = 1 } END { exit e }' ||
     bad=1
+nm -D --defined-only "$so" | awk '$2 != "A" { sub(/@@/, " ", $3); print $3 }' | sort >"$tmp/so_nodes"
+awk '/^KVCSA_[0-9]/ { node = $1 } /^ *kvcsa_[a-z0-9_]*;/ { sub(/;.*/, "", $1); print $1, node }' lib/kvcsa.map | sort >"$tmp/map_nodes"
+awk '/\/\*\*/        { since = "" }
+     /Since: +[0-9]/ { match($0, /Since: +[0-9]+\.[0-9]+/); since = substr($0, RSTART, RLENGTH); sub(/Since: +/, "", since) }
+     /^KVCSA_API /   { name = $0; sub(/ *\(.*/, "", name); sub(/.*[ *]/, "", name); print name, "KVCSA_" since }' \
+    include/kvcsa.h | sort >"$tmp/header_nodes"
+same "nodes of lib/kvcsa.map and of the symbols of $so" "$tmp/map_nodes" "$tmp/so_nodes"
+same "the header's \"Since:\" and the nodes of lib/kvcsa.map" "$tmp/header_nodes" "$tmp/map_nodes"
+# A node that follows another inherits it.
+awk '/^KVCSA_[0-9]/ { node = $1; n++ }
+     /^}/           { want = n > 1 ? "} " last ";" : "};"
+                      if ($0 != want) { print "node " node " ends with \"" $0 "\", not \"" want "\""; e = 1 } last = node }
+     END            { exit e }' lib/kvcsa.map || bad=1
 
 nm -A --defined-only --extern-only "$ar" | awk '{ n = split($1, p, ":"); print p[n - 1], $NF }' >"$tmp/static"
 awk '$2 !~ /^(kvcsa|kvi)_/ { print "static library exports " $2 " (" $1 ")"; e = 1 } END { exit e }' "$tmp/static" || bad=1

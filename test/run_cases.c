@@ -15,7 +15,7 @@
 
 #include "attn/swa_replay.h"
 #include "base/fmath.h"
-#include "session/session.h"
+#include "session/session_int.h"
 #include "support/cases.h"
 #include "support/st_io.h"
 
@@ -145,7 +145,7 @@ static void write_step(runner *r, uint32_t step, const case_step *cs)
         for (uint32_t l = 0; l < c->n_layers; l++) {
             seen               *s = &r->seen[kind * c->n_layers + l];
             const kvi_plan_row *row = &r->model->plan.rows[l];
-            const size_t        entries = row->ratio ? r->session->n_tokens / row->ratio : 0;
+            const size_t        entries = row->ratio ? r->session->now.n_tokens / row->ratio : 0;
 
             if (s->n_rows && kind == KVI_TAP_TOPK && cs->taps) {
                 snprintf(name, sizeof name, "%s.step%u.topk.%u", r->item->name, step, l);
@@ -169,12 +169,18 @@ static void write_step(runner *r, uint32_t step, const case_step *cs)
 static void write_entries(runner *r)
 {
     const kvi_kv_layout *layout = &r->model->layout;
-    uint8_t *const      *index = r->session->index_parts.data;
-    uint8_t *const      *main = r->session->main_parts.data;
+    uint8_t *const      *index;
+    uint8_t *const      *main;
+    kvcsa_error          err;
+
+    if (kvi_session_view(r->session, 0, &err) != KVCSA_OK)
+        die("block table", err.text);
+    index = r->session->index_parts.data;
+    main = r->session->main_parts.data;
 
     for (uint32_t i = 0; i < layout->n_owners; i++) {
         const kvi_kv_owner *o = &layout->owners[i];
-        const size_t        n = r->session->n_tokens / o->ratio;
+        const size_t        n = r->session->now.n_tokens / o->ratio;
         const size_t        record = o->main_row_bytes + o->index_row_bytes;
         uint8_t            *all = malloc(n * record + 1);
         char                name[256];

@@ -417,9 +417,10 @@ static void test_budget_exhausted_leaves_the_session_unchanged(void **state)
     assert_int_equal(ss.n_blocks, 2);
     host_logits(s, after, T1_VOCAB);
     assert_memory_equal(before, after, sizeof before);
-    /* no room for another window either */
-    assert_int_equal(kvcsa_session_create(pool, m, NULL, &t, &err), KVCSA_ERR_FULL);
-    assert_null(t);
+    /* no room for a second session's window either */
+    assert_ok(kvcsa_session_create(pool, m, NULL, &t, &err));
+    assert_int_equal(kvcsa_session_append(t, ids + 200, 1, NULL, NULL, &err), KVCSA_ERR_FULL);
+    kvcsa_session_release(&t);
     /* what fits goes on as if nothing had been tried */
     host_run(pool, s, ids + 140, 10, NULL);
     host_logits(s, after, T1_VOCAB);
@@ -775,7 +776,7 @@ static void test_create_refuses_bad_calls(void **state)
     assert_fails(kvcsa_session_create(pool, NULL, NULL, &s, &err), KVCSA_ERR_ARG, "model is NULL");
     assert_fails(kvcsa_session_create(pool, m, NULL, NULL, &err), KVCSA_ERR_ARG, "out is NULL");
     kvcsa_session_params_default(&sp, sizeof sp);
-    sp.flags = 1;
+    sp.flags = 2;
     assert_fails(kvcsa_session_create(pool, m, &sp, &s, &err), KVCSA_ERR_UNSUPPORTED, "flags");
     kvcsa_model_params_default(&mp, sizeof mp);
     mp.flags = KVCSA_MODEL_PLAN_ONLY;

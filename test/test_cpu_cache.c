@@ -1102,20 +1102,56 @@ static double softmax_error(const scene *c, uint64_t pos, size_t head, const flo
     return worst;
 }
 
-/* Rows first .. first + n - 1 in one call: older rows in the ring, as the session leaves them. out [n, n_heads, width] */
+/* The last ring rows in front of `first` in pages, as the session leaves them, this layer's rows not at the beginning of a
+ * page; NaN where nothing was written, and no page at all where no row of it was. Page sizes and slack vary with `first`. */
+typedef struct ring {
+    uint8_t **pages;
+    size_t    page_off;
+    uint32_t  page_rows, n_pages;
+} ring;
+
+static ring ring_init(const scene *c, size_t first)
+{
+    static const uint32_t sizes[] = {1, 3, 16, 7, 64};
+    const uint32_t rows = sizes[first % 5];
+    ring           r = {.page_rows = rows, .page_off = 33 * (first % 3)};
+    size_t         n;
+
+    r.n_pages = (c->n_window + rows - 1) / rows + (uint32_t)(first % 2);
+    n = (size_t)r.n_pages * rows;
+    r.pages = get(r.n_pages * sizeof *r.pages);
+    memset(r.pages, 0, r.n_pages * sizeof *r.pages);
+    for (size_t p = first > n ? first - n : 0; p < first; p++) {
+        uint8_t **page = &r.pages[p % n / rows];
+
+        if (!*page) {
+            *page = get(r.page_off + rows * c->row_bytes);
+            memset(*page, 0xFF, r.page_off + rows * c->row_bytes);
+        }
+        memcpy(*page + r.page_off + p % n % rows * c->row_bytes, c->rows + p * c->row_bytes, c->row_bytes);
+    }
+    return r;
+}
+
+static void ring_fini(ring *r)
+{
+    for (uint32_t i = 0; i < r->n_pages; i++)
+        free(r->pages[i]);
+    free(r->pages);
+}
+
+/* Rows first .. first + n - 1 in one call: older rows in the ring. out [n, n_heads, width] */
 static kvcsa_status attend_chunk(kvi_device *dev, const scene *c, size_t first, size_t n, float *out)
 {
     uint64_t *pos = get(n * sizeof *pos);
-    uint8_t  *ring = get((size_t)c->n_window * c->row_bytes);
+    ring      r = ring_init(c, first);
     const size_t q_row = (size_t)c->n_heads * c->width;
     kvcsa_status st;
 
-    memset(ring, 0xFF, (size_t)c->n_window * c->row_bytes); /* NaN where nothing was written */
-    for (size_t p = first > c->n_window ? first - c->n_window : 0; p < first; p++)
-        memcpy(ring + p % c->n_window * c->row_bytes, c->rows + p * c->row_bytes, c->row_bytes);
     for (size_t i = 0; i < n; i++)
         pos[i] = first + i;
-    const kvi_attend_params p = {.q = c->q + first * q_row, .out = out, .pos = pos, .ring = ring,
+    const kvi_attend_params p = {.q = c->q + first * q_row, .out = out, .pos = pos, .pages = r.pages,
+                                 .page_off = r.page_off, .page_rows = r.page_rows, .n_pages = r.n_pages,
                                  .chunk = c->rows + first * c->row_bytes, .sink = c->sink,
                                  .ids = c->k ? c->ids + first * c->k : NULL, .entries = entries_of(&c->s), .chunk_pos = first,
                                  .floor = c->floor, .n_rows = n, .n_heads = c->n_heads, .width = c->width,
@@ -1123,7 +1159,7 @@ static kvcsa_status attend_chunk(kvi_device *dev, const scene *c, size_t first, 
                                  .flags = c->flags};
     st = kvi_ref_attend(dev, &p, NULL);
     free(pos);
-    free(ring);
+    ring_fini(&r);
     return st;
 }
 
@@ -1135,13 +1171,15 @@ static void test_attend_vector_l(void **state)
     float    sink = .25f;
     uint64_t pos[3] = {2};
     float    out[32];
+    uint8_t *pages[2] = {rows, NULL}; /* of two rows: positions 0 and 1 */
 
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         memcpy(rows + 33 * i, codes[i], 2);
         rows[33 * i + 32] = 127;
     }
-    kvi_attend_params p = {.q = q, .out = out, .pos = pos, .ring = rows, .chunk = rows + 66, .sink = &sink, .chunk_pos = 2,
+    kvi_attend_params p = {.q = q, .out = out, .pos = pos, .pages = pages, .page_rows = 2, .n_pages = 2,
+                           .chunk = rows + 66, .sink = &sink, .chunk_pos = 2,
                            .n_rows = 1, .n_heads = 1, .width = 32, .n_window = 3, .row_bytes = 33, .scale = .5f,
                            .flags = KVI_OP_ROUND_BF16};
     assert_int_equal(kvi_ref_attend(&devices[0], &p, NULL), KVCSA_OK);

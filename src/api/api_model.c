@@ -2,6 +2,7 @@
 #include "base/alloc.h"
 #include "model/model.h"
 #include "plan/plan_cost.h"
+#include "session/estimate.h"
 #include "text/prompt.h"
 #include "text/text_stream.h"
 
@@ -9,6 +10,7 @@ KVI_NO_TAIL_PADDING(kvcsa_model_params, block_tokens);
 KVI_NO_TAIL_PADDING(kvcsa_model_info, image_token);
 KVI_NO_TAIL_PADDING(kvcsa_plan_row, pending_bytes);
 KVI_NO_TAIL_PADDING(kvcsa_cost, reserved);
+KVI_NO_TAIL_PADDING(kvcsa_estimate, n_blocks);
 
 static const kvcsa_model_params default_model_params = {.struct_size = sizeof(kvcsa_model_params)};
 
@@ -97,6 +99,24 @@ kvcsa_status kvcsa_model_cost(const kvcsa_model *model, uint64_t n_tokens, kvcsa
                         (unsigned long long)n_tokens, (unsigned long long)model->plan.max_tokens);
     kvi_plan_cost(&model->plan, n_tokens, &c);
     return KVI_EXPORT(c, cost, "kvcsa_cost", err);
+}
+
+kvcsa_status kvcsa_model_estimate(const kvcsa_model *model, const kvcsa_session_params *params,
+                                  uint64_t n_tokens, uint64_t n_sessions, uint64_t n_shared_tokens,
+                                  kvcsa_estimate *estimate, kvcsa_error *err)
+{
+    kvcsa_session_params p = {.struct_size = sizeof p}; /* all defaults are 0 */
+    kvcsa_estimate       e = {.struct_size = sizeof e};
+    kvcsa_status         st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(model, err);
+    KVI_REQUIRE(estimate, err);
+    if ((st = KVI_EXPORT(e, estimate, "kvcsa_estimate", err)) != KVCSA_OK ||
+        (st = KVI_IMPORT_GROWN(p, salt, params, "kvcsa_session_params", err)) != KVCSA_OK ||
+        (st = kvi_estimate(model, &p, n_tokens, n_sessions, n_shared_tokens, &e, err)) != KVCSA_OK)
+        return st;
+    return KVI_EXPORT(e, estimate, "kvcsa_estimate", err);
 }
 
 static kvcsa_status need_tokenizer(const kvcsa_model *model, kvcsa_error *err)

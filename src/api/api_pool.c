@@ -1,9 +1,14 @@
 #include "api/api_int.h"
 #include "session/session.h"
 
-KVI_NO_TAIL_PADDING(kvcsa_pool_params, flags);
-KVI_NO_TAIL_PADDING(kvcsa_pool_stats, n_released);
+#define POOL_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
+
+KVI_NO_TAIL_PADDING(kvcsa_pool_params, reserved);
+KVI_NO_TAIL_PADDING(kvcsa_pool_stats, n_loaded_records);
 KVI_NO_TAIL_PADDING(kvcsa_step_params, deadline_ns);
+KVI_NO_TAIL_PADDING(kvcsa_trace_event, reason);
+KVI_FIRST_SIZE(kvcsa_pool_params, trace, 48);
+KVI_FIRST_SIZE(kvcsa_pool_stats, evictable_bytes, 96);
 
 static const kvcsa_pool_params default_pool_params = {.struct_size = sizeof(kvcsa_pool_params)};
 static const kvcsa_step_params default_step_params = {.struct_size = sizeof(kvcsa_step_params)};
@@ -11,6 +16,18 @@ static const kvcsa_step_params default_step_params = {.struct_size = sizeof(kvcs
 void kvcsa_pool_params_default(kvcsa_pool_params *params, size_t struct_size)
 {
     kvi_params_default(params, struct_size, &default_pool_params, sizeof default_pool_params);
+}
+
+static kvcsa_status check_pool_params(const kvcsa_pool_params *p, kvcsa_error *err)
+{
+    if (p->flags & ~POOL_FLAGS)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "flags is 0x%x, unknown bits in it", p->flags);
+    if (p->evict > KVCSA_EVICT_LRU)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "evict is %u, must be one of KVCSA_EVICT_*",
+                        p->evict);
+    if (p->reserved)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "reserved is %u, must be 0", p->reserved);
+    return KVCSA_OK;
 }
 
 kvcsa_status kvcsa_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, kvcsa_error *err)
@@ -21,10 +38,9 @@ kvcsa_status kvcsa_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out
     kvi_error_clear(err);
     KVI_REQUIRE(out, err);
     *out = NULL;
-    if ((st = KVI_IMPORT(p, params, "kvcsa_pool_params", err)) != KVCSA_OK)
+    if ((st = KVI_IMPORT_GROWN(p, trace, params, "kvcsa_pool_params", err)) != KVCSA_OK ||
+        (st = check_pool_params(&p, err)) != KVCSA_OK)
         return st;
-    if (p.flags & ~(uint32_t)KVCSA_POOL_FILL_FREED)
-        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "flags is 0x%x, unknown bits in it", p.flags);
     return kvi_pool_create(&p, out, err);
 }
 
@@ -46,7 +62,7 @@ kvcsa_status kvcsa_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *stats, kvc
     KVI_REQUIRE(stats, err);
     if ((st = kvi_pool_get_stats(pool, &s, err)) != KVCSA_OK)
         return st;
-    return KVI_EXPORT(s, stats, "kvcsa_pool_stats", err);
+    return KVI_EXPORT_GROWN(s, evictable_bytes, stats, "kvcsa_pool_stats", err);
 }
 
 kvcsa_status kvcsa_pool_check(kvcsa_pool *pool, kvcsa_error *err)
@@ -54,6 +70,24 @@ kvcsa_status kvcsa_pool_check(kvcsa_pool *pool, kvcsa_error *err)
     kvi_error_clear(err);
     KVI_REQUIRE(pool, err);
     return kvi_pool_check(pool, err);
+}
+
+kvcsa_status kvcsa_pool_resize(kvcsa_pool *pool, uint64_t budget_bytes, kvcsa_error *err)
+{
+    kvi_error_clear(err);
+    KVI_REQUIRE(pool, err);
+    return kvi_pool_resize(pool, budget_bytes, err);
+}
+
+kvcsa_status kvcsa_pool_trim(kvcsa_pool *pool, uint64_t max_used_bytes, uint64_t *freed_bytes,
+                             kvcsa_error *err)
+{
+    kvi_error_clear(err);
+    if (freed_bytes)
+        *freed_bytes = 0;
+    KVI_REQUIRE(pool, err);
+    kvi_pool_trim(pool, max_used_bytes, freed_bytes);
+    return KVCSA_OK;
 }
 
 void kvcsa_step_params_default(kvcsa_step_params *params, size_t struct_size)

@@ -4,10 +4,14 @@
 #include "session/sampler.h"
 #include "session/session.h"
 
-KVI_NO_TAIL_PADDING(kvcsa_session_params, flags);
-KVI_NO_TAIL_PADDING(kvcsa_append_params, logits);
-KVI_NO_TAIL_PADDING(kvcsa_session_stats, n_computed_rows);
+KVI_NO_TAIL_PADDING(kvcsa_session_params, window_store_tokens);
+KVI_NO_TAIL_PADDING(kvcsa_append_params, reserved);
+KVI_NO_TAIL_PADDING(kvcsa_session_stats, n_exact_tokens);
+KVI_NO_TAIL_PADDING(kvcsa_reuse, reason);
 KVI_NO_TAIL_PADDING(kvcsa_sampler_params, top_k);
+KVI_FIRST_SIZE(kvcsa_session_params, salt, 16);
+KVI_FIRST_SIZE(kvcsa_append_params, reuse, 40);
+KVI_FIRST_SIZE(kvcsa_session_stats, shared_bytes, 80);
 
 static const kvcsa_session_params default_session_params = {.struct_size =
                                                                 sizeof(kvcsa_session_params)};
@@ -43,9 +47,9 @@ kvcsa_status kvcsa_session_create(kvcsa_pool *pool, kvcsa_model *model,
     *out = NULL;
     KVI_REQUIRE(pool, err);
     KVI_REQUIRE(model, err);
-    if ((st = KVI_IMPORT(p, params, "kvcsa_session_params", err)) != KVCSA_OK)
+    if ((st = KVI_IMPORT_GROWN(p, salt, params, "kvcsa_session_params", err)) != KVCSA_OK)
         return st;
-    return kvi_session_create(pool, model, &p, out, err);
+    return kvi_session_create(pool, model, &p, 0, out, err);
 }
 
 void kvcsa_session_release(kvcsa_session **session)
@@ -56,11 +60,28 @@ void kvcsa_session_release(kvcsa_session **session)
     *session = NULL;
 }
 
+/* What the session room does not look at; ours becomes theirs, or the defaults. */
+static kvcsa_status import_append(kvcsa_append_params *ours, const kvcsa_append_params *theirs,
+                                  kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    *ours = default_append_params;
+    if ((st = KVI_IMPORT_GROWN(*ours, reuse, theirs, "kvcsa_append_params", err)) != KVCSA_OK)
+        return st;
+    if (ours->reuse > KVCSA_REUSE_BOUNDED)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "reuse is %u, must be one of KVCSA_REUSE_*",
+                        ours->reuse);
+    if (ours->reserved)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "reserved is %u, must be 0", ours->reserved);
+    return KVCSA_OK;
+}
+
 kvcsa_status kvcsa_session_append(kvcsa_session *session, const int32_t *tokens, size_t n_tokens,
                                   const kvcsa_append_params *params, uint64_t *out_pos,
                                   kvcsa_error *err)
 {
-    kvcsa_append_params p = default_append_params;
+    kvcsa_append_params p;
     kvcsa_status        st;
 
     kvi_error_clear(err);
@@ -69,12 +90,85 @@ kvcsa_status kvcsa_session_append(kvcsa_session *session, const int32_t *tokens,
     KVI_REQUIRE(session, err);
     if (n_tokens)
         KVI_REQUIRE(tokens, err);
-    if ((st = KVI_IMPORT(p, params, "kvcsa_append_params", err)) != KVCSA_OK ||
+    if ((st = import_append(&p, params, err)) != KVCSA_OK ||
         (st = kvi_session_enter(session, err)) != KVCSA_OK)
         return st;
     st = kvi_session_append(session, tokens, n_tokens, &p, out_pos, err);
     kvi_session_leave(session);
     return st;
+}
+
+kvcsa_status kvcsa_session_sync(kvcsa_session *session, const int32_t *tokens, size_t n_tokens,
+                                const kvcsa_append_params *params, kvcsa_reuse *reuse,
+                                kvcsa_error *err)
+{
+    kvcsa_append_params p;
+    kvcsa_reuse         r = {.struct_size = sizeof r};
+    kvcsa_status        st;
+
+    kvi_error_clear(err);
+    /* before anything changes: a struct that cannot be filled fails the call */
+    if (reuse && (st = KVI_EXPORT(r, reuse, "kvcsa_reuse", err)) != KVCSA_OK)
+        return st;
+    KVI_REQUIRE(session, err);
+    if (n_tokens)
+        KVI_REQUIRE(tokens, err);
+    if ((st = import_append(&p, params, err)) != KVCSA_OK ||
+        (st = kvi_session_enter(session, err)) != KVCSA_OK)
+        return st;
+    if ((st = kvi_session_sync(session, tokens, n_tokens, &p, err)) == KVCSA_OK)
+        r = session->report;
+    kvi_session_leave(session);
+    if (st == KVCSA_OK && reuse)
+        st = KVI_EXPORT(r, reuse, "kvcsa_reuse", err);
+    return st;
+}
+
+kvcsa_status kvcsa_session_fork(kvcsa_session *session, uint64_t position,
+                                const kvcsa_session_params *params, kvcsa_session **out,
+                                kvcsa_error *err)
+{
+    kvcsa_session_params p = default_session_params;
+    kvcsa_status         st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(out, err);
+    *out = NULL;
+    KVI_REQUIRE(session, err);
+    if ((st = KVI_IMPORT_GROWN(p, salt, params, "kvcsa_session_params", err)) != KVCSA_OK ||
+        (st = kvi_session_enter(session, err)) != KVCSA_OK)
+        return st;
+    st = kvi_session_fork(session, position, params ? &p : NULL, out, err);
+    kvi_session_leave(session);
+    return st;
+}
+
+kvcsa_status kvcsa_session_rewind(kvcsa_session *session, uint64_t position, kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(session, err);
+    if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
+        return st;
+    st = kvi_session_rewind_default(session, position, err);
+    kvi_session_leave(session);
+    return st;
+}
+
+kvcsa_status kvcsa_session_erase(kvcsa_session *session, uint32_t flags, kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(session, err);
+    if (flags & ~(uint32_t)KVCSA_ERASE_SECURE)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "flags is 0x%x, unknown bits in it", flags);
+    if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
+        return st;
+    kvi_session_erase(session, flags);
+    kvi_session_leave(session);
+    return KVCSA_OK;
 }
 
 void kvcsa_session_cancel(kvcsa_session *session)
@@ -84,18 +178,25 @@ void kvcsa_session_cancel(kvcsa_session *session)
 }
 
 /* The caller is inside. */
-static kvcsa_status last_logits(const kvcsa_session *s, kvcsa_error *err)
+static kvcsa_status last_logits(const kvcsa_session *s, const float **row, kvcsa_error *err)
 {
-    if (!s->has_logits)
-        return kvi_fail(err, KVCSA_ERR_ARG, "no logits: %s",
-                        s->n_tokens ? "the last append is unfinished or asked for none"
-                                    : "the session is empty");
-    return KVCSA_OK;
+    const char *why = "the last append is unfinished or asked for none";
+
+    if (s->now.logits) {
+        *row = s->now.logits->row;
+        return KVCSA_OK;
+    }
+    if (!s->now.n_tokens)
+        why = "the session is empty";
+    else if (s->now.replay_end || s->now.logits_due)
+        why = "the next step rebuilds them";
+    return kvi_fail(err, KVCSA_ERR_ARG, "no logits: %s", why);
 }
 
 kvcsa_status kvcsa_session_get_logits(kvcsa_session *session, float *logits, uint32_t n_vocab,
                                       kvcsa_error *err)
 {
+    const float *row = NULL;
     kvcsa_status st;
 
     kvi_error_clear(err);
@@ -106,15 +207,15 @@ kvcsa_status kvcsa_session_get_logits(kvcsa_session *session, float *logits, uin
                         session->model->config.vocab_size);
     if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
         return st;
-    if ((st = last_logits(session, err)) == KVCSA_OK)
-        memcpy(logits, session->logits, n_vocab * sizeof *logits);
+    if ((st = last_logits(session, &row, err)) == KVCSA_OK)
+        memcpy(logits, row, n_vocab * sizeof *logits);
     kvi_session_leave(session);
     return st;
 }
 
 uint64_t kvcsa_session_length(const kvcsa_session *session)
 {
-    return session ? session->n_tokens : 0;
+    return session ? session->now.n_tokens : 0;
 }
 
 kvcsa_status kvcsa_session_get_tokens(kvcsa_session *session, uint64_t from, int32_t *tokens,
@@ -130,14 +231,12 @@ kvcsa_status kvcsa_session_get_tokens(kvcsa_session *session, uint64_t from, int
         KVI_REQUIRE(tokens, err);
     if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
         return st;
-    if (from > session->n_tokens) {
+    if (from > session->now.n_tokens) {
         st = kvi_fail(err, KVCSA_ERR_ARG, "from is %llu, the session holds %llu tokens",
-                      (unsigned long long)from, (unsigned long long)session->n_tokens);
+                      (unsigned long long)from, (unsigned long long)session->now.n_tokens);
     } else {
-        *n_tokens = session->n_tokens - from;
-        if (cap && *n_tokens)
-            memcpy(tokens, (const int32_t *)session->tokens.data + from,
-                   (*n_tokens < cap ? *n_tokens : cap) * sizeof *tokens);
+        *n_tokens = session->now.n_tokens - from;
+        kvi_session_copy_tokens(session, from, *n_tokens < cap ? *n_tokens : cap, tokens);
     }
     kvi_session_leave(session);
     return st;
@@ -156,7 +255,40 @@ kvcsa_status kvcsa_session_get_stats(kvcsa_session *session, kvcsa_session_stats
         return st;
     kvi_session_get_stats(session, &s);
     kvi_session_leave(session);
-    return KVI_EXPORT(s, stats, "kvcsa_session_stats", err);
+    return KVI_EXPORT_GROWN(s, shared_bytes, stats, "kvcsa_session_stats", err);
+}
+
+kvcsa_status kvcsa_session_get_reuse(kvcsa_session *session, kvcsa_reuse *reuse, kvcsa_error *err)
+{
+    kvcsa_reuse  r;
+    kvcsa_status st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(session, err);
+    KVI_REQUIRE(reuse, err);
+    if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
+        return st;
+    r = session->report;
+    kvi_session_leave(session);
+    return KVI_EXPORT(r, reuse, "kvcsa_reuse", err);
+}
+
+kvcsa_status kvcsa_session_common_prefix(kvcsa_session *session, const int32_t *tokens,
+                                         size_t n_tokens, size_t *n_common, kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(n_common, err);
+    *n_common = 0;
+    KVI_REQUIRE(session, err);
+    if (n_tokens)
+        KVI_REQUIRE(tokens, err);
+    if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
+        return st;
+    *n_common = kvi_session_count_common(session, tokens, n_tokens);
+    kvi_session_leave(session);
+    return KVCSA_OK;
 }
 
 static kvcsa_status import_sampler(kvcsa_sampler_params *ours, const kvcsa_sampler_params *theirs,
@@ -188,6 +320,7 @@ kvcsa_status kvcsa_session_sample(kvcsa_session *session, const kvcsa_sampler_pa
                                   int32_t *token, kvcsa_error *err)
 {
     kvcsa_sampler_params p;
+    const float         *row = NULL;
     kvcsa_status         st;
 
     kvi_error_clear(err);
@@ -197,9 +330,9 @@ kvcsa_status kvcsa_session_sample(kvcsa_session *session, const kvcsa_sampler_pa
     if ((st = import_sampler(&p, params, err)) != KVCSA_OK ||
         (st = kvi_session_enter(session, err)) != KVCSA_OK)
         return st;
-    if ((st = last_logits(session, err)) == KVCSA_OK)
-        st = kvi_sample(&session->allocator, session->logits, session->model->config.vocab_size,
-                        session->n_tokens, &p, token, err);
+    if ((st = last_logits(session, &row, err)) == KVCSA_OK)
+        st = kvi_sample(&session->allocator, row, session->model->config.vocab_size,
+                        session->now.n_tokens, &p, token, err);
     kvi_session_leave(session);
     return st;
 }

@@ -8,7 +8,8 @@ kvcsa_status kvi_attend(const kvi_attend_view *v, kvcsa_error *err)
     const kvi_attend_params p = {.q = v->q,
                                  .out = v->out,
                                  .pos = v->pos,
-                                 .ring = v->ring,
+                                 .pages = v->pages,
+                                 .page_off = v->page_off,
                                  .chunk = v->chunk,
                                  .sink = v->sink,
                                  .ids = row->ratio ? v->ids : NULL,
@@ -19,16 +20,12 @@ kvcsa_status kvi_attend(const kvi_attend_view *v, kvcsa_error *err)
                                  .n_heads = v->n_heads,
                                  .width = v->width,
                                  .n_window = row->window_tokens,
+                                 .page_rows = v->geom->page_rows,
+                                 .n_pages = v->geom->n_pages,
                                  .row_bytes = row->window_bytes,
                                  .k = row->ratio ? row->select_entries : 0,
                                  .scale = (float)(1.0 / sqrt((double)v->width)),
                                  .flags = v->exec.flags};
-    kvcsa_status            st = v->exec.ops->attend(v->exec.dev, &p, err);
 
-    /* keys are values too, so the result still carries the keys' rotation: undo it at the query's
-     * position */
-    if (st == KVCSA_OK)
-        st = kvi_exec_rope(&v->exec, &v->rotary, v->out, v->pos, v->n_rows, v->n_heads, v->width, 1,
-                           err);
-    return st;
+    return v->exec.ops->attend(v->exec.dev, &p, err);
 }

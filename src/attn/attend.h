@@ -1,28 +1,30 @@
-/* Attention of a chunk over what the plan lets it read: its window and the selected entries, in
+/* Attention of a slice over what the plan lets it read: its window and the selected entries, in
  * one softmax. */
 #ifndef KVI_ATTEND_H
 #define KVI_ATTEND_H
 
-#include "backend/exec.h"
+#include "attn/window.h"
 
 typedef struct kvi_attend_view {
-    kvi_exec            exec;
-    const kvi_plan_row *row;
-    const float        *q;       /* [n_rows, n_heads, width], rotated */
-    float              *out;     /* [n_rows, n_heads, width], rotated back */
-    const uint64_t     *pos;     /* [n_rows] */
-    const uint8_t      *ring;
-    const uint8_t      *chunk;   /* window rows of the chunk */
-    const float        *sink;    /* [n_heads] */
-    const int32_t      *ids;     /* [n_rows, select_entries]; unused where the layer reads its
-                                  * window only */
-    kvi_entries         entries;
-    kvi_rotary          rotary;
-    uint64_t            chunk_pos; /* of chunk's first row, at most pos[0] */
-    uint64_t            floor;   /* no window row below counts */
-    size_t              n_rows;
-    uint32_t            n_heads;
-    uint32_t            width;   /* of a head: queries, entries and window rows alike */
+    kvi_exec               exec;
+    const kvi_plan_row    *row;
+    const float           *q;        /* [n_rows, n_heads, width], rotated */
+    float                 *out;      /* [n_rows, n_heads, width]; still carries the rotation of the
+                                      * keys, which are values too: rotate back at pos */
+    const uint64_t        *pos;      /* [n_rows] */
+    const kvi_window_geom *geom;
+    uint8_t *const        *pages;    /* [geom->n_pages] */
+    size_t                 page_off; /* of this layer inside a page */
+    const uint8_t         *chunk;    /* window rows of the slice */
+    const float           *sink;     /* [n_heads] */
+    const int32_t         *ids;      /* [n_rows, select_entries]; unused where the layer reads its
+                                      * window only */
+    kvi_entries            entries;
+    uint64_t               chunk_pos; /* of chunk's first row, at most pos[0] */
+    uint64_t               floor;    /* no window row below counts */
+    size_t                 n_rows;
+    uint32_t               n_heads;
+    uint32_t               width;    /* of a head: queries, entries and window rows alike */
 } kvi_attend_view;
 
 kvcsa_status kvi_attend(const kvi_attend_view *v, kvcsa_error *err);

@@ -5,95 +5,204 @@
 
 #include <string.h>
 
+#include "base/checked.h"
 #include "base/status.h"
 
+static bool is_gated(const kvi_compress_params *p)
+{
+    return p->row->pool_kind == KVI_POOL_GATED;
+}
+
+/* Rows of a slice that are projected: all, or in a replay those from the oldest raw row to keep to
+ * the newest, if the pool needs raw rows at all. first: where they begin inside the slice. */
+static size_t wanted_rows(const kvi_compress_params *p, const kvi_compress_slice *s, size_t *first)
+{
+    const size_t ratio = p->row->ratio;
+    const size_t begin = (ratio - s->pos % ratio) % ratio; /* first row that begins an entry */
+    size_t       n;
+
+    *first = 0;
+    if (!s->replay || s->n_rows == 0)
+        return s->n_rows;
+    if (!is_gated(p) || begin >= s->n_rows)
+        return 0;
+    n = (s->n_rows - 1 - begin) / ratio; /* raw rows behind that */
+    *first = begin + (n - kvi_min_size(n, s->max_kept - 1)) * ratio;
+    return begin + n * ratio - *first + 1;
+}
+
+/* The wanted rows of all slices, one behind the other. Returns x itself where that is all of it. */
+static const float *gather(const kvi_compress_params *p, size_t *n_rows)
+{
+    const size_t width = p->wkv->cols;
+    const float *x = p->x;
+    size_t       n = 0;
+    size_t       first = 0;
+    int          replay = 0;
+
+    for (size_t i = 0; i < p->n_slices; i++)
+        replay |= p->slices[i].replay;
+    for (size_t i = 0; i < p->n_slices; i++) {
+        const size_t k = wanted_rows(p, &p->slices[i], &first);
+
+        if (replay)
+            memcpy(p->gathered + n * width, x + first * width, k * width * sizeof *x);
+        x += p->slices[i].n_rows * width;
+        n += k;
+    }
+    *n_rows = n;
+    return replay ? p->gathered : p->x;
+}
+
 /* Ratio 1: the latent is a projection. */
-static kvcsa_status project(const kvi_compress_params *p, uint64_t *first, size_t *n,
-                            kvcsa_error *err)
+static kvcsa_status project(const kvi_compress_params *p, size_t *n_entries, kvcsa_error *err)
 {
-    *first = p->pos;
-    *n = p->n_rows;
-    return kvi_exec_linear(&p->exec, p->wkv, p->x, p->latent, p->n_rows, p->exec.flags, err);
+    size_t       n = 0;
+    const float *x = gather(p, &n);
+
+    for (size_t i = 0; i < p->n_slices; i++) {
+        kvi_compress_slice *s = &p->slices[i];
+
+        s->first_entry = s->pos;
+        s->n_entries = s->replay ? 0 : s->n_rows;
+    }
+    *n_entries = n;
+    return n ? kvi_exec_linear(&p->exec, p->wkv, x, p->latent, n, p->exec.flags, err) : KVCSA_OK;
 }
 
-/* Ratio 2: two tokens, weighed by a softmax per channel. Projections stay fp32 in every mode. */
-static kvcsa_status pool_pairs(const kvi_compress_params *p, uint64_t *first, size_t *n,
-                               kvcsa_error *err)
+/* Raw rows for later: of the last tokens that begin an entry. k, gate: of the slice's first wanted
+ * row, which is the first-th of the slice. */
+static void keep_raw_rows(const kvi_compress_params *p, kvi_compress_slice *s, size_t first,
+                          size_t n, const float *k, const float *gate)
 {
-    const size_t                width = p->row->entry_width;
-    const size_t                odd = p->pos % 2;
-    const size_t                total = odd + p->n_rows;
-    const size_t                row_bytes = width * sizeof(float);
-    const kvi_pool_pairs_params pool = {.k = p->k,
-                                        .gate = p->gate,
-                                        .out = p->latent,
-                                        .n_pairs = total / 2,
-                                        .width = p->row->entry_width,
-                                        .flags = p->exec.flags};
-    kvcsa_status                st =
-        kvi_exec_linear(&p->exec, p->wkv, p->x, p->k + odd * width, p->n_rows, 0, err);
+    const size_t width = p->row->entry_width;
+    const size_t even = (s->pos + first) % 2;
+    const size_t count = n > even ? (n - even + 1) / 2 : 0;
 
-    if (st == KVCSA_OK)
-        st = kvi_exec_linear(&p->exec, p->wgate, p->x, p->gate + odd * width, p->n_rows, 0, err);
-    if (st != KVCSA_OK)
-        return st;
-    if (odd) {
-        memcpy(p->k, p->pending, row_bytes);
-        memcpy(p->gate, p->pending + width, row_bytes);
+    s->n_kept = (uint32_t)kvi_min_size(count, s->max_kept);
+    for (size_t i = 0; i < s->n_kept; i++) {
+        const size_t row = even + 2 * (count - s->n_kept + i);
+        float       *to = s->kept + i * 2 * width;
+
+        memcpy(to, k + row * width, width * sizeof *k);
+        memcpy(to + width, gate + row * width, width * sizeof *gate);
     }
-    if (total % 2) {
-        memcpy(p->pending_out, p->k + (total - 1) * width, row_bytes);
-        memcpy(p->pending_out + width, p->gate + (total - 1) * width, row_bytes);
-    }
-    *first = p->pos / 2;
-    *n = total / 2;
-    return *n ? p->exec.ops->pool_pairs(p->exec.dev, &pool, err) : KVCSA_OK;
 }
 
-/* The half of an entry that the last row begins. */
-static kvcsa_status pending_row(const kvi_compress_params *p, kvcsa_error *err)
+static void move_rows(float *rows, size_t to, size_t from, size_t n, size_t width)
 {
-    const float *x = p->x + (p->n_rows - 1) * p->wkv->cols;
-    kvcsa_status st;
+    if (to != from)
+        memmove(rows + to * width, rows + from * width, n * width * sizeof *rows);
+}
 
-    if (p->row->pool_kind != KVI_POOL_GATED || (p->pos + p->n_rows) % p->row->ratio == 0)
+/* Ratio 2: two tokens, weighed by a softmax per channel. Projections stay fp32 in every mode.
+ *
+ * Pairs of all slices have to lie one behind the other. A slice that begins inside an entry takes
+ * its first half from the raw row of the token in front; one row is left free for each of these, in
+ * front of all. So rows move towards the front only, and not at all for a slice alone. */
+static kvcsa_status pool_pairs(const kvi_compress_params *p, size_t *n_entries, kvcsa_error *err)
+{
+    const size_t          width = p->row->entry_width;
+    kvi_pool_pairs_params pool = {.k = p->k,
+                                  .gate = p->gate,
+                                  .out = p->latent,
+                                  .width = p->row->entry_width,
+                                  .flags = p->exec.flags};
+    size_t                n = 0;
+    const float          *x = gather(p, &n);
+    size_t                to = 0;
+    size_t                from = 0;
+    kvcsa_status          st;
+
+    if (n == 0)
         return KVCSA_OK;
-    if ((st = kvi_exec_linear(&p->exec, p->wkv, x, p->pending_out, 1, 0, err)) != KVCSA_OK)
+    for (size_t i = 0; i < p->n_slices; i++)
+        from += !p->slices[i].replay && p->slices[i].n_rows && p->slices[i].pos % 2;
+    if ((st = kvi_exec_linear(&p->exec, p->wkv, x, p->k + from * width, n, 0, err)) != KVCSA_OK ||
+        (st = kvi_exec_linear(&p->exec, p->wgate, x, p->gate + from * width, n, 0, err)) !=
+            KVCSA_OK)
         return st;
-    return kvi_exec_linear(&p->exec, p->wgate, x, p->pending_out + p->row->entry_width, 1, 0, err);
+    for (size_t i = 0; i < p->n_slices; i++) {
+        kvi_compress_slice *s = &p->slices[i];
+        size_t              first = 0;
+        const size_t        rows = wanted_rows(p, s, &first);
+        const size_t        odd = s->pos % 2;
+
+        keep_raw_rows(p, s, first, rows, p->k + from * width, p->gate + from * width);
+        s->first_entry = s->pos / 2;
+        s->n_entries = s->replay || rows == 0 ? 0 : (odd + rows) / 2;
+        if (s->n_entries) {
+            if (odd) {
+                memcpy(p->k + to * width, s->pending, width * sizeof(float));
+                memcpy(p->gate + to * width, s->pending + width, width * sizeof(float));
+            }
+            move_rows(p->k, to + odd, from, 2 * s->n_entries - odd, width);
+            move_rows(p->gate, to + odd, from, 2 * s->n_entries - odd, width);
+        }
+        to += 2 * s->n_entries;
+        from += rows;
+    }
+    *n_entries = pool.n_pairs = to / 2;
+    return to ? p->exec.ops->pool_pairs(p->exec.dev, &pool, err) : KVCSA_OK;
+}
+
+/* Latents -> index keys and entries, before they are stored. */
+static kvcsa_status finish(const kvi_compress_params *p, size_t n, kvcsa_error *err)
+{
+    const kvi_plan_row *row = p->row;
+    const kvi_exec     *e = &p->exec;
+    kvcsa_status        st;
+
+    if ((st = kvi_exec_norm(e, p->norm, p->latent, n, row->entry_width, p->eps, err)) != KVCSA_OK ||
+        (st = kvi_exec_linear(e, p->index_wk, p->latent, p->key, n, e->flags, err)) != KVCSA_OK ||
+        (st = kvi_exec_norm(e, p->index_k_norm, p->key, n, row->index_width, p->eps, err)) !=
+            KVCSA_OK ||
+        (st = kvi_exec_rope(e, &p->rotary, p->key, p->entry_pos, n, 1, row->index_width, 0, err)) !=
+            KVCSA_OK ||
+        (st = kvi_exec_rope(e, &p->rotary, p->latent, p->entry_pos, n, 1, row->entry_width, 0,
+                            err)) != KVCSA_OK)
+        return st;
+    kvi_exec_tap(e, KVI_TAP_KEY, p->key, n, row->index_width);
+    kvi_exec_tap(e, KVI_TAP_MAIN, p->latent, n, row->entry_width);
+    return KVCSA_OK;
 }
 
 kvcsa_status kvi_compress(const kvi_compress_params *p, kvcsa_error *err)
 {
-    const kvi_plan_row    *row = p->row;
-    kvi_entry_write_params write = {.to = p->to, .latent = p->latent, .key = p->key};
-    kvcsa_status           st = KVCSA_ERR_INTERNAL;
+    const kvi_plan_row *row = p->row;
+    size_t              n = 0;
+    size_t              at = 0;
+    kvcsa_status        st = KVCSA_ERR_INTERNAL;
 
-    if (p->replay)
-        return pending_row(p, err);
+    for (size_t i = 0; i < p->n_slices; i++) {
+        p->slices[i].n_kept = 0;
+        p->slices[i].n_entries = 0;
+    }
     if (row->pool_kind == KVI_POOL_NONE && row->ratio == 1)
-        st = project(p, &write.first_entry, &write.n_rows, err);
-    else if (row->pool_kind == KVI_POOL_GATED && row->ratio == 2)
-        st = pool_pairs(p, &write.first_entry, &write.n_rows, err);
+        st = project(p, &n, err);
+    else if (is_gated(p) && row->ratio == 2)
+        st = pool_pairs(p, &n, err);
     else
         st = kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "pooling kind %u with ratio %u has no operator",
                       row->pool_kind, row->ratio);
-    if (st != KVCSA_OK || write.n_rows == 0)
+    if (st != KVCSA_OK || n == 0)
         return st;
-    for (size_t i = 0; i < write.n_rows; i++)
-        p->entry_pos[i] = (write.first_entry + i) * row->ratio;
-    if ((st = kvi_exec_norm(&p->exec, p->norm, p->latent, write.n_rows, row->entry_width, p->eps,
-                            err)) != KVCSA_OK ||
-        (st = kvi_exec_linear(&p->exec, p->index_wk, p->latent, p->key, write.n_rows, p->exec.flags,
-                              err)) != KVCSA_OK ||
-        (st = kvi_exec_norm(&p->exec, p->index_k_norm, p->key, write.n_rows, row->index_width,
-                            p->eps, err)) != KVCSA_OK ||
-        (st = kvi_exec_rope(&p->exec, &p->rotary, p->key, p->entry_pos, write.n_rows, 1,
-                            row->index_width, 0, err)) != KVCSA_OK ||
-        (st = kvi_exec_rope(&p->exec, &p->rotary, p->latent, p->entry_pos, write.n_rows, 1,
-                            row->entry_width, 0, err)) != KVCSA_OK)
-        return st;
-    kvi_exec_tap(&p->exec, KVI_TAP_KEY, p->key, write.n_rows, row->index_width);
-    kvi_exec_tap(&p->exec, KVI_TAP_MAIN, p->latent, write.n_rows, row->entry_width);
-    return p->exec.ops->entry_write(p->exec.dev, &write, err);
+    for (size_t i = 0; i < p->n_slices; i++)
+        for (size_t j = 0; j < p->slices[i].n_entries; j++)
+            p->entry_pos[at++] = (p->slices[i].first_entry + j) * row->ratio;
+    st = finish(p, n, err);
+    at = 0;
+    for (size_t i = 0; i < p->n_slices && st == KVCSA_OK; i++) {
+        const kvi_compress_slice    *s = &p->slices[i];
+        const kvi_entry_write_params write = {.to = s->to,
+                                              .latent = p->latent + at * row->entry_width,
+                                              .key = p->key + at * row->index_width,
+                                              .first_entry = s->first_entry,
+                                              .n_rows = s->n_entries};
+
+        if (s->n_entries)
+            st = p->exec.ops->entry_write(p->exec.dev, &write, err);
+        at += s->n_entries;
+    }
+    return st;
 }

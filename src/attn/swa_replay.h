@@ -19,7 +19,12 @@
 
 #include "plan/cache_plan.h"
 
-enum { KVI_REPLAY_EXACT = 0, KVI_REPLAY_BOUNDED = 1 };
+enum {
+    KVI_REPLAY_EXACT = 0,
+    KVI_REPLAY_BOUNDED = 1,
+    KVI_REPLAY_FROM = 2 /* windows are right at some position (a stored window): all rows from there
+                         * on through all layers; not for the function below */
+};
 
 /* first u64 [n_layers + 1], ascending: layer l writes window rows of positions from first[l] on,
  * and its queries are the positions from first[l + 1] on. hit >= 1. */

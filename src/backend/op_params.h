@@ -187,8 +187,11 @@ typedef struct kvi_attend_params {
     const float    *q;              /* [n_rows, n_heads, width] */
     float          *out;            /* [n_rows, n_heads, width] */
     const uint64_t *pos;            /* [n_rows], ascending by 1 */
-    const uint8_t  *ring;           /* [n_window, row_bytes]: position p at slot p % n_window,
-                                     * for positions below chunk_pos */
+    uint8_t *const *pages;          /* [n_pages] of window rows, for positions below chunk_pos:
+                                     * position p stands in slot s = p % (n_pages * page_rows),
+                                     * row s % page_rows of page s / page_rows; n_pages x
+                                     * page_rows >= n_window */
+    size_t          page_off;       /* bytes: this layer's rows inside a page */
     const uint8_t  *chunk;          /* [.., row_bytes]: row of position chunk_pos + i;
                                      * chunk_pos <= pos[0] */
     const float    *sink;           /* [n_heads] */
@@ -200,6 +203,8 @@ typedef struct kvi_attend_params {
     uint32_t        n_heads;
     uint32_t        width;
     uint32_t        n_window;
+    uint32_t        page_rows;
+    uint32_t        n_pages;
     uint32_t        row_bytes;
     uint32_t        k;
     float           scale;

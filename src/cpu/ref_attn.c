@@ -49,10 +49,21 @@ static uint64_t first_position(const kvi_attend_params *p, size_t row)
     return lo > p->floor ? lo : p->floor;
 }
 
+static const uint8_t *window_row(const kvi_attend_params *p, uint64_t pos)
+{
+    const uint64_t ring_rows = (uint64_t)p->n_pages * p->page_rows;
+    uint32_t       slot;
+
+    if (pos >= p->chunk_pos)
+        return p->chunk + (pos - p->chunk_pos) * p->row_bytes;
+    slot = (uint32_t)(pos % ring_rows);
+    return p->pages[slot / p->page_rows] + p->page_off +
+           (size_t)(slot % p->page_rows) * p->row_bytes;
+}
+
 static void load_window_key(const kvi_attend_params *p, uint64_t pos, float *key)
 {
-    const uint8_t *row = pos < p->chunk_pos ? p->ring + pos % p->n_window * p->row_bytes
-                                            : p->chunk + (pos - p->chunk_pos) * p->row_bytes;
+    const uint8_t *row = window_row(p, pos);
 
     kvi_dequant_window(row, row + p->width, p->width, key);
 }
@@ -350,6 +361,8 @@ kvcsa_status kvi_ref_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_e
     if (p->n_rows == 0)
         return KVCSA_OK;
     KVI_ASSERT(p->chunk_pos <= p->pos[0] && p->pos[p->n_rows - 1] == p->pos[0] + p->n_rows - 1);
+    KVI_ASSERT(first_position(p, 0) >= p->chunk_pos ||
+               (uint64_t)p->n_pages * p->page_rows >= p->n_window);
     /* With fewer groups than threads, groups alone would leave threads idle; a single row always
      * goes by heads. */
     if (p->n_rows == 1 || kvi_div_up(p->n_rows, ROWS_GROUP) < n_threads)

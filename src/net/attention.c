@@ -5,51 +5,48 @@
 #include <string.h>
 
 #include "attn/attend.h"
-#include "attn/compressor.h"
-#include "attn/window.h"
 #include "base/checked.h"
+#include "base/status.h"
 #include "format/dtype.h"
 #include "index/indexer.h"
 #include "net/net_int.h"
 
 /* What the steps below share. */
 typedef struct layer_view {
-    kvi_net                  *net;
-    const kvi_net_run_params *p;
-    kvi_exec                  exec;
-    const kvi_plan_row       *row;
-    const kvi_layer_weights  *w;
-    uint32_t                  layer;
-    kvi_rotary                rotary;
-    kvi_entries    entries; /* of the kv owner; owner NULL where the layer reads its window only */
-    uint8_t       *ring, *kept;
-    kvi_layer_offs offs;
+    kvi_net                 *net;
+    const kvi_net_slice     *slices;
+    kvi_exec                 exec;
+    const kvi_plan_row      *row;
+    const kvi_layer_weights *w;
+    uint32_t                 layer;
+    kvi_rotary               rotary;
+    const kvi_kv_owner      *owner; /* of the entries; NULL where the layer reads its window only */
 } layer_view;
 
-static layer_view view_layer(kvi_net *net, const kvi_net_run_params *p, uint32_t layer)
+static layer_view view_layer(kvi_net *net, const kvi_exec *exec, const kvi_net_slice *slices,
+                             uint32_t layer)
 {
     const kvcsa_model *model = net->model;
-    const kvi_plan    *plan = &model->plan;
     layer_view         v = {.net = net,
-                            .p = p,
-                            .row = &plan->rows[layer],
+                            .slices = slices,
+                            .exec = *exec,
+                            .row = &model->plan.rows[layer],
                             .w = &model->weights.layers[layer],
-                            .layer = layer,
-                            .exec = p->exec};
+                            .layer = layer};
 
     v.exec.layer = layer;
     v.rotary =
         (kvi_rotary){.freqs = net->freqs[v.row->ratio > 0], .n_rotated = model->config.rope_dim};
-    for (uint32_t l = 0; l < layer; l++)
-        kvi_layer_offs_pass(&v.offs, &plan->rows[l], p->n_rows);
-    v.ring = p->state.windows + v.offs.ring;
-    v.kept = net->b.kept + v.offs.kept;
     if (v.row->ratio)
-        v.entries =
-            (kvi_entries){.owner = kvi_kv_layout_owner(&model->layout, (uint32_t)v.row->kv_owner),
-                          .index_parts = p->state.index_parts,
-                          .main_parts = p->state.main_parts};
+        v.owner = kvi_kv_layout_owner(&model->layout, (uint32_t)v.row->kv_owner);
     return v;
+}
+
+static kvi_entries entries_of(const layer_view *v, size_t i)
+{
+    return (kvi_entries){.owner = v->owner,
+                         .index_parts = v->slices[i].index_parts,
+                         .main_parts = v->slices[i].main_parts};
 }
 
 /* Window row of every token; it is stored quantised, and read back so. */
@@ -59,7 +56,7 @@ static kvcsa_status make_window_rows(const layer_view *v, kvcsa_error *err)
     kvi_net_buffers              *b = &v->net->b;
     const kvi_exec               *e = &v->exec;
     const size_t                  n = v->net->n_rows;
-    const size_t                  n_kept = kvi_window_kept(v->row, n);
+    const size_t                  row_bytes = v->row->window_bytes;
     const kvi_window_write_params write = {.x = b->row,
                                            .rows = b->chunk,
                                            .x_stride = c->head_dim,
@@ -76,8 +73,15 @@ static kvcsa_status make_window_rows(const layer_view *v, kvcsa_error *err)
         (st = e->ops->window_write(e->dev, &write, err)) != KVCSA_OK)
         return st;
     kvi_exec_tap(e, KVI_TAP_WINDOW, b->row, n, c->head_dim);
-    memcpy(v->kept, b->chunk + (n - n_kept) * v->row->window_bytes, n_kept * v->row->window_bytes);
-    b->live[v->layer] = (uint32_t)n;
+    for (size_t i = 0; i < v->net->n_parts; i++) {
+        kvi_net_part *part = &b->parts[i];
+        const size_t  n_kept = kvi_window_kept(v->slices[i].geom, part->n_rows);
+
+        part->chunk = part->begin;
+        part->n_window[v->layer] = (uint32_t)part->n_rows;
+        memcpy(part->window + part->kept_at.page,
+               b->chunk + (part->begin + part->n_rows - n_kept) * row_bytes, n_kept * row_bytes);
+    }
     return KVCSA_OK;
 }
 
@@ -97,9 +101,30 @@ static kvcsa_status make_queries(const layer_view *v, kvcsa_error *err)
     return kvi_exec_rope(e, &v->rotary, b->q, b->pos, n, c->n_heads, c->head_dim, 0, err);
 }
 
+/* The rows of slice i for the compressor. */
+static kvi_compress_slice compress_slice(const layer_view *v, size_t i)
+{
+    const kvi_net_slice *slice = &v->slices[i];
+    const kvi_net_part  *part = &v->net->b.parts[i];
+    kvi_compress_slice   c = {.to = entries_of(v, i),
+                              .pos = slice->pos + slice->n_rows - part->n_rows,
+                              .n_rows = part->n_rows,
+                              .kept = (float *)(void *)(part->raw + part->kept_at.pending),
+                              .max_kept = part->kept.pending_slots,
+                              .replay = slice->replay};
+
+    /* entries are made of all tokens: only a replay leaves rows out below the last owner */
+    KVI_ASSERT(c.n_rows == 0 || c.replay || c.pos == slice->pos);
+    if (!c.replay && c.n_rows && c.pos % v->row->ratio != 0)
+        c.pending =
+            (const float *)(const void *)(slice->pending + part->at.pending +
+                                          c.pos / v->row->ratio % slice->geom->pending_slots *
+                                              v->row->pending_bytes);
+    return c;
+}
+
 static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
 {
-    const kvi_config         *c = &v->net->model->config;
     kvi_net_buffers          *b = &v->net->b;
     const kvi_compress_params p = {.exec = v->exec,
                                    .row = v->row,
@@ -109,21 +134,48 @@ static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
                                    .norm = v->w->comp_norm,
                                    .index_k_norm = v->w->index_k_norm,
                                    .rotary = v->rotary,
-                                   .to = v->entries,
                                    .x = b->x,
-                                   .pending = v->p->state.pending + v->offs.pending,
-                                   .pending_out = b->pending + v->offs.pending,
+                                   .gathered = b->y,
                                    .k = b->k,
                                    .gate = b->gate,
                                    .latent = b->latent,
                                    .key = b->key,
                                    .entry_pos = b->entry_pos,
-                                   .pos = b->pos[0],
-                                   .replay = v->p->replay,
-                                   .n_rows = v->net->n_rows,
-                                   .eps = c->norm_eps};
+                                   .slices = b->compress,
+                                   .n_slices = v->net->n_parts,
+                                   .eps = v->net->model->config.norm_eps};
+    kvcsa_status              st;
 
-    return kvi_compress(&p, err);
+    for (size_t i = 0; i < p.n_slices; i++)
+        b->compress[i] = compress_slice(v, i);
+    st = kvi_compress(&p, err);
+    for (size_t i = 0; i < p.n_slices; i++)
+        b->parts[i].n_raw[v->layer] = b->compress[i].n_kept;
+    return st;
+}
+
+static kvcsa_status select_slice(const layer_view *v, size_t i, kvcsa_error *err)
+{
+    const kvi_plan_row     *row = v->row;
+    kvi_net_buffers        *b = &v->net->b;
+    const kvi_net_part     *part = &b->parts[i];
+    const size_t            heads = row->index_heads;
+    const kvi_select_params p = {.exec = v->exec,
+                                 .row = row,
+                                 .keys = entries_of(v, i),
+                                 .queries = b->iq + part->begin * heads * row->index_width,
+                                 .codes = b->codes,
+                                 .scales = b->iscale,
+                                 .weights = b->iweight + part->begin * heads,
+                                 .n_visible = b->n_visible + part->begin,
+                                 .scores = b->scores,
+                                 .n_scores = b->n_scores,
+                                 .blocks = b->blocks + part->begin * row->candidate_blocks,
+                                 .n_blocks = b->n_blocks + part->begin,
+                                 .ids = b->ids + part->begin * row->select_entries,
+                                 .n_rows = part->n_rows};
+
+    return part->n_rows ? kvi_select(&p, err) : KVCSA_OK;
 }
 
 /* Index queries and head weights, then the selection; later layers inherit net->b.ids and
@@ -134,22 +186,8 @@ static kvcsa_status select_entries(const layer_view *v, kvcsa_error *err)
     kvi_net_buffers  *b = &v->net->b;
     const kvi_exec   *e = &v->exec;
     const size_t      n = v->net->n_rows;
-    const float scale = (float)(1.0 / sqrt((double)c->index_dim) / sqrt((double)c->index_heads));
-    const kvi_select_params p = {.exec = *e,
-                                 .row = v->row,
-                                 .keys = v->entries,
-                                 .queries = b->iq,
-                                 .codes = b->codes,
-                                 .scales = b->iscale,
-                                 .weights = b->iweight,
-                                 .n_visible = b->n_visible,
-                                 .scores = b->scores,
-                                 .n_scores = b->n_scores,
-                                 .blocks = b->blocks,
-                                 .n_blocks = b->n_blocks,
-                                 .ids = b->ids,
-                                 .n_rows = n};
-    kvcsa_status            st;
+    const float  scale = (float)(1.0 / sqrt((double)c->index_dim) / sqrt((double)c->index_heads));
+    kvcsa_status st;
 
     if ((st = kvi_exec_linear(e, &v->w->index_wq_b, b->qr, b->iq, n, e->flags, err)) != KVCSA_OK ||
         (st = kvi_exec_rope(e, &v->rotary, b->iq, b->pos, n, c->index_heads, c->index_dim, 0,
@@ -164,7 +202,12 @@ static kvcsa_status select_entries(const layer_view *v, kvcsa_error *err)
     }
     for (size_t i = 0; i < n; i++)
         b->n_visible[i] = (b->pos[i] + 1) / v->row->ratio;
-    return kvi_select(&p, err);
+    for (size_t i = 0; i < v->net->n_parts && st == KVCSA_OK; i++)
+        st = select_slice(v, i, err);
+    b->n_ids = v->row->select_entries;
+    if (v->row->candidates == KVCSA_CANDIDATES_SOURCE)
+        b->n_block_ids = v->row->candidate_blocks;
+    return st;
 }
 
 /* Grouped output projection: every group of heads through its own rows of wo_a, then all through
@@ -196,37 +239,56 @@ static kvcsa_status project_out(const layer_view *v, kvcsa_error *err)
     return kvi_exec_linear(e, &v->w->wo_b, b->z, b->y, v->net->n_rows, e->flags, err);
 }
 
-/* Softmax over window and selected entries; chunk_pos: of the first window row made here. */
-static kvcsa_status attend(const layer_view *v, uint64_t chunk_pos, kvcsa_error *err)
+/* Softmax over window and selected entries of slice i. */
+static kvcsa_status attend_slice(const layer_view *v, size_t i, kvcsa_error *err)
 {
     const kvi_config     *c = &v->net->model->config;
+    const kvi_net_slice  *slice = &v->slices[i];
     kvi_net_buffers      *b = &v->net->b;
+    const kvi_net_part   *part = &b->parts[i];
+    const size_t          heads = part->begin * c->n_heads * c->head_dim;
     const kvi_attend_view view = {
         .exec = v->exec,
         .row = v->row,
-        .q = b->q,
-        .out = b->o,
-        .pos = b->pos,
-        .ring = v->ring,
-        .chunk = b->chunk,
+        .q = b->q + heads,
+        .out = b->o + heads,
+        .pos = b->pos + part->begin,
+        .geom = slice->geom,
+        .pages = slice->window_pages,
+        .page_off = part->at.page,
+        .chunk = b->chunk + part->chunk * v->row->window_bytes,
         .sink = v->w->attn_sink,
-        .ids = b->ids,
-        .entries = v->entries,
-        .rotary = v->rotary,
-        .chunk_pos = chunk_pos,
-        .floor = kvi_max_size(v->p->state.floors[v->layer], v->p->first_rows[v->layer]),
-        .n_rows = v->net->n_rows,
+        .ids = b->ids + part->begin * b->n_ids,
+        .entries = entries_of(v, i),
+        .chunk_pos = slice->pos + slice->n_rows - part->n_window[v->layer],
+        .floor = kvi_max_size(slice->floors[v->layer], slice->first_rows[v->layer]),
+        .n_rows = part->n_rows,
         .n_heads = c->n_heads,
         .width = c->head_dim};
 
-    return kvi_attend(&view, err);
+    return part->n_rows ? kvi_attend(&view, err) : KVCSA_OK;
 }
 
-kvcsa_status kvi_attention(kvi_net *net, const kvi_net_run_params *p, uint32_t layer,
-                           kvcsa_error *err)
+static kvcsa_status attend(const layer_view *v, kvcsa_error *err)
 {
-    const layer_view v = view_layer(net, p, layer);
-    const uint64_t   chunk_pos = net->b.pos[0];
+    const kvi_config *c = &v->net->model->config;
+    kvi_net_buffers  *b = &v->net->b;
+    kvcsa_status      st = KVCSA_OK;
+
+    for (size_t i = 0; i < v->net->n_parts && st == KVCSA_OK; i++)
+        st = attend_slice(v, i, err);
+    /* keys are values too, so the result still carries the keys' rotation: undo it at the query's
+     * position */
+    if (st == KVCSA_OK)
+        st = kvi_exec_rope(&v->exec, &v->rotary, b->o, b->pos, v->net->n_rows, c->n_heads,
+                           c->head_dim, 1, err);
+    return st;
+}
+
+kvcsa_status kvi_attention(kvi_net *net, const kvi_exec *exec, const kvi_net_slice *slices,
+                           uint32_t layer, kvcsa_error *err)
+{
+    const layer_view v = view_layer(net, exec, slices, layer);
     kvcsa_status     st = make_window_rows(&v, err);
 
     if (st == KVCSA_OK && kvi_plan_owns(&net->model->plan, layer))
@@ -234,7 +296,7 @@ kvcsa_status kvi_attention(kvi_net *net, const kvi_net_run_params *p, uint32_t l
     if (st != KVCSA_OK)
         return st;
     /* window rows are wanted from first_rows[layer] on, queries only from the next one on */
-    kvi_net_drop_rows(net, p->first_rows[layer + 1]);
+    kvi_net_drop_rows(net, slices, layer + 1);
     if (net->n_rows == 0)
         return KVCSA_OK;
     st = make_queries(&v, err);
@@ -242,6 +304,6 @@ kvcsa_status kvi_attention(kvi_net *net, const kvi_net_run_params *p, uint32_t l
         (v.row->select == KVCSA_SELECT_OWN || v.row->select == KVCSA_SELECT_REINDEX))
         st = select_entries(&v, err);
     if (st == KVCSA_OK)
-        st = attend(&v, chunk_pos, err);
+        st = attend(&v, err);
     return st == KVCSA_OK ? project_out(&v, err) : st;
 }

@@ -3,29 +3,31 @@
 #include "net/net_int.h"
 
 /* Table rows of every token: they depend on token ids alone. */
-static void hash_rows(const kvi_net *net, const kvi_net_run_params *p, uint32_t engram_index)
+static void hash_rows(const kvi_net *net, const kvi_net_slice *slice, const kvi_net_part *part,
+                      uint32_t engram_index)
 {
     const kvcsa_model *model = net->model;
     const uint32_t     ngram = model->engram.ngram;
     uint32_t           history[KVI_MAX_NGRAM];
 
-    for (size_t i = 0; i < net->n_rows; i++) {
+    for (size_t i = part->begin; i < part->begin + part->n_rows; i++) {
         const uint64_t pos = net->b.pos[i];
+        const int32_t *newest = slice->tokens + (pos - slice->pos);
         uint32_t       n = 0;
 
         for (; n < ngram && n <= pos; n++)
-            history[n] = model->token_map[p->state.tokens[pos - n]];
+            history[n] = model->token_map[newest[-(ptrdiff_t)n]];
         kvi_engram_rows(&model->engram, engram_index, history, n,
                         net->b.erows + i * model->engram.n_columns);
     }
 }
 
-kvcsa_status kvi_engram(kvi_net *net, const kvi_net_run_params *p, uint32_t layer, kvcsa_error *err)
+kvcsa_status kvi_engram(kvi_net *net, const kvi_exec *e, const kvi_net_slice *slices,
+                        uint32_t layer, kvcsa_error *err)
 {
     const kvi_config            *c = &net->model->config;
     const kvi_layer_weights     *w = &net->model->weights.layers[layer];
     kvi_net_buffers             *b = &net->b;
-    const kvi_exec              *e = &p->exec;
     const kvi_embed_params       embed = {.table = &w->engram_table,
                                           .ids = b->erows,
                                           .y = b->embed,
@@ -42,7 +44,8 @@ kvcsa_status kvi_engram(kvi_net *net, const kvi_net_run_params *p, uint32_t laye
                                          .flags = e->flags};
     kvcsa_status                 st;
 
-    hash_rows(net, p, (uint32_t)w->engram_index);
+    for (size_t i = 0; i < net->n_parts; i++)
+        hash_rows(net, &slices[i], &b->parts[i], (uint32_t)w->engram_index);
     if ((st = e->ops->embed(e->dev, &embed, err)) != KVCSA_OK ||
         (st = kvi_exec_linear(e, &w->engram_wkv, b->embed, b->ekv, net->n_rows, e->flags, err)) !=
             KVCSA_OK)

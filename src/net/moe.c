@@ -1,11 +1,11 @@
 #include "net/net_int.h"
 
-kvcsa_status kvi_moe(kvi_net *net, const kvi_net_run_params *p, uint32_t layer, kvcsa_error *err)
+kvcsa_status kvi_moe(kvi_net *net, const kvi_exec *run, uint32_t layer, kvcsa_error *err)
 {
     const kvi_config        *c = &net->model->config;
     const kvi_layer_weights *w = &net->model->weights.layers[layer];
     kvi_net_buffers         *b = &net->b;
-    kvi_exec                 exec = p->exec;
+    kvi_exec                 exec = *run;
     const kvi_exec          *e = &exec;
     const kvi_route_params   route = {.z = b->router,
                                       .bias = w->gate_bias,

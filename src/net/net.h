@@ -1,4 +1,8 @@
-/* The network around the cache: one chunk of one session, from tokens to logits.
+/* The network around the cache: rows of one or more sessions, from tokens to logits.
+ *
+ * A slice is a run of consecutive rows of one session. Rows of all slices go through the matrix
+ * kernels together; what belongs to one timeline (pairing tokens into entries, selection,
+ * attention) is done slice by slice. Rows never mix, so each slice gets the bits of its solo run.
  *
  * The session owns all state and gives views of it; a run reads them and writes entries behind
  * the committed ones (invisible until the session counts them in), everything else into its
@@ -7,48 +11,56 @@
 #ifndef KVI_NET_H
 #define KVI_NET_H
 
+#include "attn/window.h"
 #include "backend/exec.h"
 #include "model/model.h"
 
 typedef struct kvi_net kvi_net;
 
-typedef struct kvi_net_state { /* of the session */
-    uint64_t        pos;         /* of the chunk's first row */
-    const int32_t  *tokens;      /* [pos + n_rows] */
-    uint8_t *const *index_parts; /* blocks for pos + n_rows tokens */
-    uint8_t *const *main_parts;
-    uint64_t       *floors;      /* [layers] no right window row of the layer lies below */
-    uint8_t        *windows;     /* [layers] rings, kvi_plan_window_bytes() in all */
-    float          *pending;     /* [layers with pending_bytes, 2, entry_width],
-                                  * kvi_plan_pending_bytes() in all */
-} kvi_net_state;
+typedef struct kvi_net_slice {
+    uint64_t               pos;    /* of the first row */
+    uint32_t               n_rows; /* 1 .. */
+    uint32_t               n_logit_rows;
+    const uint32_t        *logit_rows;  /* [n_logit_rows] rows of the slice, ascending */
+    const int32_t         *tokens;      /* [n_rows]; tokens[-1], tokens[-2], ... are those in front:
+                                         * kvi_net_lookback() of them, or pos if that is less */
+    uint8_t *const        *index_parts; /* blocks for pos + n_rows tokens */
+    uint8_t *const        *main_parts;
+    const kvi_window_geom *geom;
+    uint8_t *const        *window_pages; /* [n_pages] */
+    const uint8_t         *pending;      /* page of raw rows; NULL where pos is at an entry's
+                                          * beginning in every owner */
+    const uint64_t        *floors;     /* [layers] no right window row of the layer lies below */
+    const uint64_t        *first_rows; /* [layers + 1], see attn/swa_replay.h; 0 = all rows */
+    int                    replay;     /* 1 = entries are there: window and pending rows only */
+    int                  (*stop)(void *user); /* asked between layers; not 0 = stop. May be NULL */
+    void                  *stop_user;
+    int                    stopped;    /* result: 1 = nothing of it may be committed */
+} kvi_net_slice;
 
-typedef struct kvi_net_run_params {
-    kvi_exec        exec;
-    kvi_net_state   state;
-    uint32_t        n_rows;      /* 1 .. */
-    const uint64_t *first_rows;  /* [layers + 1], see attn/swa_replay.h; 0 = all rows */
-    int             replay;      /* 1 = entries are there: window and pending rows only */
-    const uint32_t *logit_rows;  /* [n_logit_rows] rows of the chunk, ascending */
-    uint32_t        n_logit_rows;
-    int           (*stop)(void *user); /* asked between layers; not 0 = stop. May be NULL */
-    void           *stop_user;
-} kvi_net_run_params;
-
-/* Rotation tables and workspace of one session. */
+/* Rotation tables and workspace; grows to the largest run it has seen. */
 kvcsa_status kvi_net_create(const kvcsa_model *model, const kvcsa_allocator *a, kvi_net **out,
                             kvcsa_error *err);
-void         kvi_net_destroy(kvi_net *net);
+void         kvi_net_destroy(kvi_net *net); /* accepts NULL */
+void         kvi_net_wipe(kvi_net *net);    /* zero the workspace; accepts NULL */
 
-/* ERR_NOMEM, ERR_CANCELLED (stop said so), ERR_BACKEND: state as before. */
-kvcsa_status kvi_net_run(kvi_net *net, const kvi_net_run_params *p, kvcsa_error *err);
+/* Tokens in front of a row that the model looks at (n-grams). */
+uint32_t kvi_net_lookback(const kvcsa_model *model);
 
-/* After a run, with the same params: move window rows and pending rows into the state. */
-void kvi_net_commit(kvi_net *net, const kvi_net_run_params *p);
+/* ERR_NOMEM, ERR_BACKEND, ERR_CANCELLED (every slice was stopped): state as before. OK: slices that
+ * were stopped say so, the others can be committed. */
+kvcsa_status kvi_net_run(kvi_net *net, const kvi_exec *exec, kvi_net_slice *slices,
+                         size_t n_slices, kvcsa_error *err);
 
-/* Logits of the last run: f32 [n_logit_rows, vocab]. */
-const float *kvi_net_logits(const kvi_net *net);
+/* After a run, for slice i (the same slices): move window rows, raw rows and floors into the state.
+ * Pages that the slice's last ring rows fall into, and the pending page if there is one, are the
+ * caller's alone. floors: [layers], updated. */
+void kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
+                    uint8_t *const *window_pages, uint8_t *pending, uint64_t *floors);
 
-uint64_t kvi_net_workspace_bytes(const kvi_net *net);
+/* Logits of slice i of the last run: f32 [n_logit_rows, vocab]. */
+const float *kvi_net_logits(const kvi_net *net, const kvi_net_slice *slices, size_t i);
+
+uint64_t kvi_net_workspace_bytes(const kvi_net *net); /* accepts NULL */
 
 #endif

@@ -1,29 +1,36 @@
 /* Blocks of the pool.
  *
  * The pool owns its classes; a class owns its slabs; a slab owns the memory of its blocks and their
- * records. A class is one pair of part sizes. Slabs come when no block is free and go all together
- * when the class has neither users nor blocks in use.
+ * records with the token ids. A class is one shape. Slabs come when no block is free; one that has
+ * become empty is kept for the next block, a second one is given back at once, and all go when the
+ * class has neither users nor blocks in use.
  *
  * (P1) A block is FREE, OPEN or SEALED.
- * (P2) refs == 0 exactly when FREE; an OPEN block has one.
- * (P3) The free list of a class holds its FREE blocks, each once, and nothing else.
- * (P4) The counts of a class are those of a walk.
- * (P5) Parts lie inside their slab, at multiples of 64 bytes; slab_bytes is the sum of the slabs.
- * (P6) used_bytes = window_bytes + blocks not FREE; reserved_bytes = what the classes promised;
- *      used_bytes + reserved_bytes <= budget_bytes. A block counts its part sizes, no more.
+ * (P2) refs == 0 exactly when FREE. Only a SEALED block has a parent, which is SEALED, of a depth
+ *      less by one, and held by it; only a SEALED block has a stored window, whose pages are of a
+ *      window class and held by it.
+ * (P3) The free list of a slab holds its FREE blocks, each once, and nothing else; free_slabs holds
+ *      the slabs with FREE blocks, each once.
+ * (P4) The counts of slabs and classes are those of a walk; at most one slab of a class is empty.
+ * (P5) Parts lie inside their slab, at multiples of 64 bytes; slab_bytes and record_bytes are the
+ *      sums over the slabs.
+ * (P6) used_bytes = blocks not FREE, window_bytes those of window classes; reserved_bytes = what
+ *      the classes promised; used_bytes + reserved_bytes <= budget_bytes. A block counts its part
+ *      sizes, no more.
  * (P7) n_acquired - n_released == blocks not FREE.
- * (P8) Part sizes of classes differ; a class without users has blocks in use.
- * (P9) With KVCSA_POOL_FILL_FREED, each byte of a FREE block is 0xA5: nobody writes to a block
- *      that is not his.
+ * (P8) Shapes of classes differ; a class without users has blocks in use.
+ * (P9) With KVCSA_POOL_FILL_FREED, each byte of a FREE block is 0xA5, or each is 0 where the block
+ *      was to be zeroed: nobody writes to a block that is not his.
+ * (P10) The parts of a SEALED cache block have the checksums that were taken when it was sealed.
  *
- *     FREE   -> OPEN     kvi_block_acquire     takes a reserved block
- *     OPEN   -> FREE     kvi_block_unacquire   gives it back to the reservation
- *     OPEN   -> SEALED   kvi_block_seal
- *     SEALED -> SEALED   kvi_block_retain, kvi_block_release
- *     any    -> FREE     kvi_block_release     of the last reference
+ *     FREE   -> OPEN     kvi_block_acquire, _acquire_copy   takes a reserved block
+ *     OPEN   -> FREE     kvi_block_unacquire                gives it back to the reservation
+ *     OPEN   -> SEALED   kvi_block_seal                     (prefix_share.c)
+ *     OPEN or SEALED     kvi_block_retain, kvi_block_release: stays
+ *     any    -> FREE     kvi_block_drop                     of the last reference
  *
- * That the bytes of a SEALED block never change is a promise of those who hold it; the pool does
- * not look.
+ * That an OPEN block is written to by one holder, in rows that no other reads, is a promise of
+ * those who hold it; the pool does not look.
  */
 #include "pool/pool.h"
 
@@ -35,50 +42,70 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define PART_ALIGN 64u
-#define FILL_BYTE 0xA5
-/* Enough that the allocator is asked rarely, little enough for a small pool. */
-#define SLAB_BYTES ((size_t)1 << 20)
+/* Enough that the allocator is asked rarely, little enough for a small pool and for giving back. */
+#define SLAB_BYTES ((size_t)256 << 10)
 
 /* ------------------------------------------------------------------ geometry */
 
 static size_t part_stride(uint32_t bytes)
 {
     /* an empty part has an address of its own too */
-    return kvi_div_up(bytes ? bytes : 1, PART_ALIGN) * PART_ALIGN;
+    return kvi_div_up(bytes ? bytes : 1, KVI_PART_ALIGN) * KVI_PART_ALIGN;
 }
 
-static size_t slab_size(const kvi_block_class *cls, uint32_t n_blocks)
+static void set_shape(kvi_block_class *cls, const kvi_class_shape *shape)
 {
-    return (cls->index_stride + cls->main_stride) * n_blocks;
+    cls->shape = *shape;
+    cls->index_stride = part_stride(shape->index_bytes);
+    cls->main_stride = part_stride(shape->main_bytes);
 }
 
-static size_t slab_record_size(uint32_t n_blocks)
+static size_t full_slab_blocks(const kvi_block_class *cls)
 {
-    return sizeof(kvi_slab) + n_blocks * sizeof(kvi_block);
+    return kvi_max_size(1, SLAB_BYTES / kvi_slab_size(cls, 1));
 }
 
-static size_t index_off(const kvi_block *block)
+static uint64_t times(uint64_t a, uint64_t b)
 {
-    return (size_t)(block - block->slab->blocks) * block->slab->cls->index_stride;
+    return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
 }
 
-static size_t main_off(const kvi_block *block)
+kvi_class_cost kvi_class_cost_of(const kvi_class_shape *shape, uint64_t n_blocks)
 {
-    const kvi_slab *slab = block->slab;
+    kvi_block_class cls = {0};
+    size_t          per_slab = 0;
+    uint64_t        n_slabs = 0;
 
-    return slab->n_blocks * slab->cls->index_stride +
-           (size_t)(block - slab->blocks) * slab->cls->main_stride;
+    set_shape(&cls, shape);
+    per_slab = full_slab_blocks(&cls);
+    n_slabs = kvi_div_up(n_blocks, per_slab);
+    return (kvi_class_cost){.slab_bytes = times(n_slabs, kvi_slab_size(&cls, per_slab)),
+                            .record_bytes = times(n_slabs, kvi_slab_record_size(&cls, per_slab))};
+}
+
+static size_t block_no(const kvi_block *block)
+{
+    return (size_t)(block - block->slab->blocks);
 }
 
 uint8_t *kvi_block_index_part(const kvi_block *block)
 {
-    return block->slab->bytes + index_off(block);
+    return block->slab->bytes + block_no(block) * block->slab->cls->index_stride;
 }
 
 uint8_t *kvi_block_main_part(const kvi_block *block)
 {
-    return block->slab->bytes + main_off(block);
+    const kvi_slab *slab = block->slab;
+
+    return slab->bytes + slab->n_blocks * slab->cls->index_stride +
+           block_no(block) * slab->cls->main_stride;
+}
+
+int32_t *kvi_block_tokens(const kvi_block *block)
+{
+    const kvi_slab *slab = block->slab;
+
+    return slab->tokens + block_no(block) * slab->cls->shape.block_tokens;
 }
 
 uint32_t kvi_block_state(const kvi_block *block)
@@ -89,68 +116,138 @@ uint32_t kvi_block_state(const kvi_block *block)
 /* ------------------------------------------------------------------ slabs; the caller holds the
  * lock */
 
-static uint64_t blocks_in_use(const kvi_block_class *cls)
-{
-    return cls->n_open + cls->n_sealed;
-}
-
 /* Blocks of the next slab: about SLAB_BYTES, but no more than the budget can ever hold. */
 static uint32_t next_slab_blocks(const kvcsa_pool *pool, const kvi_block_class *cls)
 {
-    size_t   n = kvi_max_size(1, SLAB_BYTES / slab_size(cls, 1));
+    size_t   n = full_slab_blocks(cls);
     uint64_t each = kvi_class_block_bytes(cls);
-    uint64_t have = blocks_in_use(cls) + cls->n_free;
+    uint64_t have = kvi_class_in_use(cls) + cls->n_free;
     uint64_t most = each ? pool->budget_bytes / each : UINT64_MAX;
 
     if (most > have && most - have < n)
         n = (size_t)(most - have);
-    return (uint32_t)n; /* at most 2^20 / 128 */
+    return (uint32_t)n; /* at most 2^18 / 128 */
 }
 
-static void fill_block(const kvi_block *block)
+static void link_free_slab(kvi_slab *slab)
+{
+    kvi_block_class *cls = slab->cls;
+
+    slab->prev_free = NULL;
+    slab->next_free = cls->free_slabs;
+    if (cls->free_slabs)
+        cls->free_slabs->prev_free = slab;
+    cls->free_slabs = slab;
+}
+
+static void unlink_free_slab(kvi_slab *slab)
+{
+    if (slab->prev_free)
+        slab->prev_free->next_free = slab->next_free;
+    else
+        slab->cls->free_slabs = slab->next_free;
+    if (slab->next_free)
+        slab->next_free->prev_free = slab->prev_free;
+    slab->next_free = NULL;
+    slab->prev_free = NULL;
+}
+
+static int is_empty(const kvi_slab *slab)
+{
+    return slab->n_free == slab->n_blocks;
+}
+
+static void fill_block(const kvi_block *block, int byte)
 {
     const kvi_block_class *cls = block->slab->cls;
 
-    memset(kvi_block_index_part(block), FILL_BYTE, cls->index_bytes);
-    memset(kvi_block_main_part(block), FILL_BYTE, cls->main_bytes);
+    memset(kvi_block_index_part(block), byte, cls->shape.index_bytes);
+    memset(kvi_block_main_part(block), byte, cls->shape.main_bytes);
+    memset(kvi_block_tokens(block), byte, kvi_block_token_bytes(cls));
 }
 
+/* A free block joins its slab's list. */
 static void push_free(kvi_block *block)
 {
-    kvi_block_class *cls = block->slab->cls;
+    kvi_slab *slab = block->slab;
 
-    block->state = KVI_BLOCK_FREE;
-    block->refs = 0;
-    block->next_free = cls->free_list;
-    cls->free_list = block;
-    cls->n_free++;
+    block->next_free = slab->free_list;
+    slab->free_list = block;
+    slab->cls->n_free++;
+    if (slab->n_free++ == 0)
+        link_free_slab(slab);
+    if (is_empty(slab))
+        slab->cls->n_empty_slabs++;
 }
 
 static kvcsa_status add_slab(kvcsa_pool *pool, kvi_block_class *cls, kvcsa_error *err)
 {
     uint32_t  n = next_slab_blocks(pool, cls);
-    size_t    bytes = slab_size(cls, n);
-    kvi_slab *slab = kvi_zalloc(&pool->allocator, slab_record_size(n));
+    size_t    bytes = kvi_slab_size(cls, n);
+    size_t    record_bytes = kvi_slab_record_size(cls, n);
+    kvi_slab *slab = kvi_zalloc(&pool->allocator, record_bytes);
 
     if (slab)
         slab->bytes = kvi_alloc_pages(&pool->allocator, bytes);
     if (!slab || !slab->bytes) {
-        kvi_free(&pool->allocator, slab, slab_record_size(n));
+        kvi_free(&pool->allocator, slab, record_bytes);
         return kvi_fail(err, KVCSA_ERR_NOMEM, "slab of %" PRIu32 " cache blocks, %zu bytes", n,
                         bytes);
     }
     slab->cls = cls;
+    slab->tokens = (int32_t *)(void *)((uint8_t *)slab + kvi_slab_tokens_off(n));
     slab->n_blocks = n;
     slab->next = cls->slabs;
+    if (cls->slabs)
+        cls->slabs->prev = slab;
     cls->slabs = slab;
     pool->slab_bytes += bytes;
+    pool->record_bytes += record_bytes;
     for (uint32_t i = n; i-- > 0;) { /* so that the first in memory is taken first */
         slab->blocks[i].slab = slab;
         if (pool->flags & KVCSA_POOL_FILL_FREED)
-            fill_block(&slab->blocks[i]);
+            fill_block(&slab->blocks[i], pool->flags & KVCSA_POOL_ZERO_FREED ? 0 : KVI_FILL_BYTE);
         push_free(&slab->blocks[i]);
     }
     return KVCSA_OK;
+}
+
+/* Back to the allocator; none of its blocks is in use. */
+static void free_slab(kvcsa_pool *pool, kvi_slab *slab)
+{
+    kvi_block_class *cls = slab->cls;
+    size_t           bytes = kvi_slab_size(cls, slab->n_blocks);
+    size_t           record_bytes = kvi_slab_record_size(cls, slab->n_blocks);
+
+    KVI_ASSERT(is_empty(slab));
+    unlink_free_slab(slab);
+    if (slab->prev)
+        slab->prev->next = slab->next;
+    else
+        cls->slabs = slab->next;
+    if (slab->next)
+        slab->next->prev = slab->prev;
+    cls->n_free -= slab->n_free;
+    cls->n_empty_slabs--;
+    pool->slab_bytes -= bytes;
+    pool->record_bytes -= record_bytes;
+    kvi_free_pages(&pool->allocator, slab->bytes, bytes);
+    kvi_free(&pool->allocator, slab, record_bytes);
+}
+
+static void free_empty_slabs_of(kvcsa_pool *pool, kvi_block_class *cls)
+{
+    for (kvi_slab *slab = cls->free_slabs, *next = NULL; slab; slab = next) {
+        next = slab->next_free;
+        if (is_empty(slab))
+            free_slab(pool, slab);
+    }
+}
+
+void kvi_pool_free_empty_slabs(kvcsa_pool *pool)
+{
+    for (kvi_block_class *cls = pool->classes; cls; cls = cls->next)
+        free_empty_slabs_of(pool, cls);
 }
 
 static void destroy_class(kvcsa_pool *pool, kvi_block_class *cls)
@@ -160,22 +257,15 @@ static void destroy_class(kvcsa_pool *pool, kvi_block_class *cls)
     while (*link != cls)
         link = &(*link)->next;
     *link = cls->next;
-    while (cls->slabs) {
-        kvi_slab *slab = cls->slabs;
-        size_t    bytes = slab_size(cls, slab->n_blocks);
-
-        cls->slabs = slab->next;
-        pool->slab_bytes -= bytes;
-        kvi_free_pages(&pool->allocator, slab->bytes, bytes);
-        kvi_free(&pool->allocator, slab, slab_record_size(slab->n_blocks));
-    }
+    free_empty_slabs_of(pool, cls);
+    pool->side_bytes -= sizeof *cls;
     kvi_free(&pool->allocator, cls, sizeof *cls);
 }
 
 /* (P8) */
 static void destroy_class_if_idle(kvcsa_pool *pool, kvi_block_class *cls)
 {
-    if (cls->n_users == 0 && blocks_in_use(cls) == 0) {
+    if (cls->n_users == 0 && kvi_class_in_use(cls) == 0) {
         KVI_ASSERT(cls->n_reserved == 0);
         destroy_class(pool, cls);
     }
@@ -184,43 +274,42 @@ static void destroy_class_if_idle(kvcsa_pool *pool, kvi_block_class *cls)
 void kvi_pool_destroy_classes(kvcsa_pool *pool)
 {
     while (pool->classes) {
-        KVI_ASSERT(blocks_in_use(pool->classes) == 0);
+        KVI_ASSERT(kvi_class_in_use(pool->classes) == 0);
         destroy_class(pool, pool->classes);
     }
 }
 
 /* ------------------------------------------------------------------ classes */
 
-static kvi_block_class *find_class(const kvcsa_pool *pool, uint32_t index_bytes,
-                                   uint32_t main_bytes)
+kvi_block_class *kvi_pool_find_class(const kvcsa_pool *pool, const kvi_class_shape *shape)
 {
     kvi_block_class *cls = pool->classes;
 
-    while (cls && (cls->index_bytes != index_bytes || cls->main_bytes != main_bytes))
+    while (cls && (cls->shape.kind != shape->kind || cls->shape.index_bytes != shape->index_bytes ||
+                   cls->shape.main_bytes != shape->main_bytes ||
+                   cls->shape.block_tokens != shape->block_tokens))
         cls = cls->next;
     return cls;
 }
 
-kvcsa_status kvi_pool_class_acquire(kvcsa_pool *pool, uint32_t index_bytes, uint32_t main_bytes,
+kvcsa_status kvi_pool_class_acquire(kvcsa_pool *pool, const kvi_class_shape *shape,
                                     kvi_block_class **out, kvcsa_error *err)
 {
     kvcsa_status     st = KVCSA_OK;
     kvi_block_class *cls = NULL;
 
     pthread_mutex_lock(&pool->lock);
-    cls = find_class(pool, index_bytes, main_bytes);
+    cls = kvi_pool_find_class(pool, shape);
     if (!cls) {
         cls = kvi_zalloc(&pool->allocator, sizeof *cls);
         if (!cls) {
             st = kvi_fail(err, KVCSA_ERR_NOMEM, "block class of %zu bytes", sizeof *cls);
             goto done;
         }
-        cls->index_bytes = index_bytes;
-        cls->main_bytes = main_bytes;
-        cls->index_stride = part_stride(index_bytes);
-        cls->main_stride = part_stride(main_bytes);
+        set_shape(cls, shape);
         cls->next = pool->classes;
         pool->classes = cls;
+        pool->side_bytes += sizeof *cls;
     }
     cls->n_users++;
 done:
@@ -255,11 +344,19 @@ kvcsa_status kvi_pool_reserve(kvcsa_pool *pool, kvi_block_class *cls, uint64_t n
                       n_blocks, each);
         goto done;
     }
-    st = kvi_pool_check_room(pool, bytes, "blocks", err);
-    if (st == KVCSA_OK) {
-        cls->n_reserved += n_blocks;
-        pool->reserved_bytes += bytes;
+    if (!kvi_evict_for(pool, bytes, KVCSA_REASON_BUDGET)) {
+        /* nothing was evicted for a request that is hopeless; what could be counts as free */
+        st = kvi_fail(err, KVCSA_ERR_FULL,
+                      "%s need %" PRIu64 " bytes, %" PRIu64 " of the pool's budget of %" PRIu64
+                      " are free",
+                      cls->shape.kind == KVI_CLASS_WINDOW ? "windows" : "blocks", bytes,
+                      pool->budget_bytes - pool->reserved_bytes - pool->used_bytes +
+                          kvi_evict_possible_bytes(pool),
+                      pool->budget_bytes);
+        goto done;
     }
+    cls->n_reserved += n_blocks;
+    pool->reserved_bytes += bytes;
 done:
     pthread_mutex_unlock(&pool->lock);
     return st;
@@ -274,50 +371,177 @@ void kvi_pool_unreserve(kvcsa_pool *pool, kvi_block_class *cls, uint64_t n_block
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* ------------------------------------------------------------------ blocks */
+/* ------------------------------------------------------------------ blocks; the caller holds the
+ * lock */
 
-kvcsa_status kvi_block_acquire(kvcsa_pool *pool, kvi_block_class *cls, kvi_block **out,
+static void count_used(kvcsa_pool *pool, const kvi_block_class *cls, int sign)
+{
+    const uint64_t bytes = kvi_class_block_bytes(cls);
+    const uint64_t delta = sign > 0 ? bytes : 0 - bytes; /* modulo 2^64 */
+
+    pool->used_bytes += delta;
+    if (cls->shape.kind == KVI_CLASS_WINDOW)
+        pool->window_bytes += delta;
+}
+
+/* A free block of the class, from a slab that is in use already if there is one, so that the spare
+ * one stays whole. */
+static kvi_block *pop_free(kvi_block_class *cls)
+{
+    kvi_slab  *slab = cls->free_slabs;
+    kvi_block *block = NULL;
+
+    if (is_empty(slab) && slab->next_free) /* (P4): the next one is not */
+        slab = slab->next_free;
+    if (is_empty(slab))
+        cls->n_empty_slabs--;
+    block = slab->free_list;
+    slab->free_list = block->next_free;
+    block->next_free = NULL;
+    cls->n_free--;
+    if (--slab->n_free == 0)
+        unlink_free_slab(slab);
+    return block;
+}
+
+static kvcsa_status take_block(kvcsa_pool *pool, kvi_block_class *cls, kvi_block **out,
                                kvcsa_error *err)
 {
     kvcsa_status st = KVCSA_OK;
     kvi_block   *block = NULL;
 
-    *out = NULL;
-    pthread_mutex_lock(&pool->lock);
     KVI_ASSERT(cls->n_reserved > 0);
-    if (!cls->free_list && (st = add_slab(pool, cls, err)) != KVCSA_OK)
-        goto done;
-    block = cls->free_list;
-    cls->free_list = block->next_free;
-    cls->n_free--;
-    block->next_free = NULL;
+    if (!cls->free_slabs && (st = add_slab(pool, cls, err)) != KVCSA_OK)
+        return st;
+    block = pop_free(cls);
     block->state = KVI_BLOCK_OPEN;
     block->refs = 1;
+    block->at[0] = KVI_AT_HOST;
+    block->at[1] = KVI_AT_HOST;
     cls->n_open++;
     cls->n_reserved--;
     pool->reserved_bytes -= kvi_class_block_bytes(cls);
-    pool->used_bytes += kvi_class_block_bytes(cls);
+    count_used(pool, cls, 1);
     pool->n_acquired++;
     *out = block;
-done:
-    pthread_mutex_unlock(&pool->lock);
-    return st;
+    return KVCSA_OK;
 }
 
-/* OPEN or SEALED -> FREE; the caller holds the lock. */
+/* Any state -> FREE, when the last reference has gone. The block's record may be gone afterwards,
+ * and its class too. */
 static void free_block(kvcsa_pool *pool, kvi_block *block)
 {
-    kvi_block_class *cls = block->slab->cls;
+    kvi_slab        *slab = block->slab;
+    kvi_block_class *cls = slab->cls;
 
     if (block->state == KVI_BLOCK_OPEN)
         cls->n_open--;
     else
         cls->n_sealed--;
-    if (pool->flags & KVCSA_POOL_FILL_FREED)
-        fill_block(block);
+    if (block->secure || pool->flags & KVCSA_POOL_ZERO_FREED)
+        fill_block(block, 0);
+    else if (pool->flags & KVCSA_POOL_FILL_FREED)
+        fill_block(block, KVI_FILL_BYTE);
+    memset(block, 0, sizeof *block);
+    block->slab = slab;
     push_free(block);
-    pool->used_bytes -= kvi_class_block_bytes(cls);
+    count_used(pool, cls, -1);
     pool->n_released++;
+    if (is_empty(slab) && cls->n_empty_slabs > 1)
+        free_slab(pool, slab);
+    destroy_class_if_idle(pool, cls);
+}
+
+static void drop_window(kvcsa_pool *pool, kvi_stored_window *window)
+{
+    if (!window)
+        return;
+    for (size_t i = 0; i < window->n_pages; i++) {
+        /* pages have neither parents nor windows, and are not published */
+        if (window->pages[i] && --window->pages[i]->refs == 0)
+            free_block(pool, window->pages[i]);
+    }
+    pool->side_bytes -= kvi_stored_window_size(window->n_pages);
+    kvi_free(&pool->allocator, window, kvi_stored_window_size(window->n_pages));
+}
+
+void kvi_block_drop(kvcsa_pool *pool, kvi_block *block)
+{
+    while (block) {
+        kvi_block         *parent = block->parent;
+        kvi_stored_window *window = block->window;
+
+        KVI_ASSERT(block->state != KVI_BLOCK_FREE && block->refs > 0);
+        if (--block->refs > 0) {
+            kvi_evict_update(pool, block);
+            return;
+        }
+        KVI_ASSERT(!block->published && !block->idle && block->pins == 0);
+        free_block(pool, block);
+        drop_window(pool, window);
+        block = parent;
+    }
+}
+
+void kvi_block_hold(kvcsa_pool *pool, kvi_block *block)
+{
+    KVI_ASSERT(block->state != KVI_BLOCK_FREE && block->refs < UINT32_MAX);
+    block->refs++;
+    kvi_evict_update(pool, block);
+}
+
+/* ------------------------------------------------------------------ the same, locked */
+
+kvcsa_status kvi_block_acquire(kvcsa_pool *pool, kvi_block_class *cls, kvi_block **out,
+                               kvcsa_error *err)
+{
+    kvcsa_status st = KVCSA_OK;
+
+    *out = NULL;
+    pthread_mutex_lock(&pool->lock);
+    st = take_block(pool, cls, out, err);
+    pthread_mutex_unlock(&pool->lock);
+    return st;
+}
+
+kvcsa_status kvi_block_acquire_instead(kvcsa_pool *pool, kvi_block *from, kvi_block **out,
+                                       kvcsa_error *err)
+{
+    kvi_block_class *cls = from->slab->cls;
+    kvcsa_status     st = KVCSA_OK;
+
+    *out = NULL;
+    pthread_mutex_lock(&pool->lock);
+    st = take_block(pool, cls, out, err);
+    if (st == KVCSA_OK)
+        pool->n_copied[cls->shape.kind]++;
+    pthread_mutex_unlock(&pool->lock);
+    return st;
+}
+
+kvcsa_status kvi_block_acquire_copy(kvcsa_pool *pool, kvi_block *from, kvi_block **out,
+                                    kvcsa_error *err)
+{
+    const kvi_block_class *cls = from->slab->cls;
+    kvcsa_status           st = kvi_block_acquire_instead(pool, from, out, err);
+
+    if (st != KVCSA_OK)
+        return st;
+    /* both blocks are held by the caller */
+    memcpy(kvi_block_index_part(*out), kvi_block_index_part(from), cls->shape.index_bytes);
+    memcpy(kvi_block_main_part(*out), kvi_block_main_part(from), cls->shape.main_bytes);
+    memcpy(kvi_block_tokens(*out), kvi_block_tokens(from), kvi_block_token_bytes(cls));
+    return KVCSA_OK;
+}
+
+int kvi_block_is_writable(kvcsa_pool *pool, const kvi_block *block, int mine)
+{
+    int writable = 0;
+
+    pthread_mutex_lock(&pool->lock);
+    writable = block->state == KVI_BLOCK_OPEN && (mine || block->refs == 1);
+    pthread_mutex_unlock(&pool->lock);
+    return writable;
 }
 
 void kvi_block_unacquire(kvcsa_pool *pool, kvi_block *block)
@@ -325,167 +549,60 @@ void kvi_block_unacquire(kvcsa_pool *pool, kvi_block *block)
     kvi_block_class *cls = block->slab->cls;
 
     pthread_mutex_lock(&pool->lock);
-    KVI_ASSERT(block->state == KVI_BLOCK_OPEN);
+    KVI_ASSERT(block->state == KVI_BLOCK_OPEN && block->refs == 1);
+    KVI_ASSERT(cls->n_users > 0); /* so that it outlives its block */
+    block->refs = 0;
     free_block(pool, block);
     cls->n_reserved++;
     pool->reserved_bytes += kvi_class_block_bytes(cls);
     pthread_mutex_unlock(&pool->lock);
 }
 
-void kvi_block_seal(kvcsa_pool *pool, kvi_block *block)
-{
-    pthread_mutex_lock(&pool->lock);
-    KVI_ASSERT(block->state == KVI_BLOCK_OPEN);
-    block->state = KVI_BLOCK_SEALED;
-    block->slab->cls->n_open--;
-    block->slab->cls->n_sealed++;
-    pthread_mutex_unlock(&pool->lock);
-}
-
 void kvi_block_retain(kvcsa_pool *pool, kvi_block *block)
 {
-    pthread_mutex_lock(&pool->lock);
-    KVI_ASSERT(block->state == KVI_BLOCK_SEALED && block->refs < UINT32_MAX);
-    block->refs++;
-    pthread_mutex_unlock(&pool->lock);
+    kvi_blocks_retain(pool, &block, 1);
 }
 
 void kvi_block_release(kvcsa_pool *pool, kvi_block *block)
 {
-    kvi_block_class *cls = block->slab->cls;
+    kvi_blocks_release(pool, &block, 1);
+}
 
+void kvi_blocks_retain(kvcsa_pool *pool, kvi_block *const *blocks, size_t n)
+{
     pthread_mutex_lock(&pool->lock);
-    KVI_ASSERT(block->state != KVI_BLOCK_FREE);
-    if (--block->refs == 0) {
-        free_block(pool, block);
-        destroy_class_if_idle(pool, cls);
+    for (size_t i = 0; i < n; i++) {
+        if (blocks[i])
+            kvi_block_hold(pool, blocks[i]);
     }
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* ------------------------------------------------------------------ check */
-
-#define BROKEN(...) kvi_fail(err, KVCSA_ERR_INTERNAL, __VA_ARGS__)
-
-typedef struct walk { /* what a walk finds */
-    uint64_t n_in[3]; /* by state */
-    uint64_t used_bytes;
-    uint64_t reserved_bytes;
-    uint64_t slab_bytes;
-    uint64_t n_in_use;
-} walk;
-
-static int is_filled(const uint8_t *p, size_t n)
+void kvi_blocks_release(kvcsa_pool *pool, kvi_block *const *blocks, size_t n)
 {
-    /* each byte equals the one before it */
-    return n == 0 || (p[0] == FILL_BYTE && memcmp(p, p + 1, n - 1) == 0);
+    pthread_mutex_lock(&pool->lock);
+    for (size_t i = 0; i < n; i++)
+        kvi_prefix_let_go(pool, blocks[i]);
+    pthread_mutex_unlock(&pool->lock);
 }
 
-static kvcsa_status check_block(const kvcsa_pool *pool, const kvi_block *block,
-                                const kvi_slab *slab, kvcsa_error *err)
+size_t kvi_blocks_count_shared(kvcsa_pool *pool, kvi_block *const *blocks, size_t n)
 {
-    const kvi_block_class *cls = slab->cls;
-    const void            *at = (const void *)block;
+    size_t n_shared = 0;
 
-    if (block->state > KVI_BLOCK_SEALED)
-        return BROKEN("P1: block %p has state %" PRIu32, at, block->state);
-    if ((block->refs == 0) != (block->state == KVI_BLOCK_FREE) ||
-        (block->state == KVI_BLOCK_OPEN && block->refs != 1))
-        return BROKEN("P2: block %p in state %" PRIu32 " has %" PRIu32 " references", at,
-                      block->state, block->refs);
-    if (block->slab != slab)
-        return BROKEN("P5: block %p names another slab", at);
-    if ((uintptr_t)kvi_block_index_part(block) % PART_ALIGN ||
-        (uintptr_t)kvi_block_main_part(block) % PART_ALIGN ||
-        main_off(block) + cls->main_bytes > slab_size(cls, slab->n_blocks) ||
-        index_off(block) + cls->index_bytes > slab->n_blocks * cls->index_stride)
-        return BROKEN("P5: parts of block %p are out of place", at);
-    if (block->state == KVI_BLOCK_FREE && pool->flags & KVCSA_POOL_FILL_FREED &&
-        (!is_filled(kvi_block_index_part(block), cls->index_bytes) ||
-         !is_filled(kvi_block_main_part(block), cls->main_bytes)))
-        return BROKEN("P9: free block %p was written to", at);
-    return KVCSA_OK;
+    pthread_mutex_lock(&pool->lock);
+    for (size_t i = 0; i < n; i++)
+        n_shared += !blocks[i] || blocks[i]->refs > 1;
+    pthread_mutex_unlock(&pool->lock);
+    return n_shared;
 }
 
-static kvcsa_status check_free_list(const kvi_block_class *cls, uint64_t n_free, kvcsa_error *err)
+int kvi_block_is_shared(kvcsa_pool *pool, const kvi_block *block)
 {
-    uint64_t n = 0;
+    int shared = 0;
 
-    /* n_free different FREE blocks are all of them; a list that ends cannot hold one twice */
-    for (const kvi_block *b = cls->free_list; b; b = b->next_free) {
-        if (b->state != KVI_BLOCK_FREE || b->slab->cls != cls)
-            return BROKEN("P3: free list holds block %p in state %" PRIu32, (const void *)b,
-                          b->state);
-        if (++n > n_free)
-            break;
-    }
-    if (n != n_free)
-        return BROKEN("P3: free list does not end at %" PRIu64 " free blocks (%" PRIu64 " seen)",
-                      n_free, n);
-    return KVCSA_OK;
-}
-
-static kvcsa_status check_class(const kvcsa_pool *pool, const kvi_block_class *cls, walk *w,
-                                kvcsa_error *err)
-{
-    kvcsa_status st = KVCSA_OK;
-    uint64_t     n_in[3] = {0};
-    uint64_t     n_in_use = 0;
-
-    for (const kvi_slab *slab = cls->slabs; slab; slab = slab->next) {
-        if (slab->cls != cls)
-            return BROKEN("P5: slab %p names another class", (const void *)slab);
-        for (uint32_t i = 0; i < slab->n_blocks; i++) {
-            if ((st = check_block(pool, &slab->blocks[i], slab, err)) != KVCSA_OK)
-                return st;
-            n_in[slab->blocks[i].state]++;
-        }
-        w->slab_bytes += slab_size(cls, slab->n_blocks);
-    }
-    st = check_free_list(cls, n_in[KVI_BLOCK_FREE], err);
-    if (st != KVCSA_OK)
-        return st;
-    if (cls->n_free != n_in[KVI_BLOCK_FREE] || cls->n_open != n_in[KVI_BLOCK_OPEN] ||
-        cls->n_sealed != n_in[KVI_BLOCK_SEALED])
-        return BROKEN("P4: class counts %" PRIu64 " free, %" PRIu64 " open, %" PRIu64
-                      " sealed; a walk finds %" PRIu64 ", %" PRIu64 ", %" PRIu64,
-                      cls->n_free, cls->n_open, cls->n_sealed, n_in[KVI_BLOCK_FREE],
-                      n_in[KVI_BLOCK_OPEN], n_in[KVI_BLOCK_SEALED]);
-    n_in_use = n_in[KVI_BLOCK_OPEN] + n_in[KVI_BLOCK_SEALED];
-    if ((cls->n_users == 0 && n_in_use == 0) ||
-        find_class(pool, cls->index_bytes, cls->main_bytes) != cls)
-        return BROKEN("P8: class of %" PRIu32 " + %" PRIu32 " bytes is idle or there twice",
-                      cls->index_bytes, cls->main_bytes);
-    w->used_bytes += n_in_use * kvi_class_block_bytes(cls);
-    w->reserved_bytes += cls->n_reserved * kvi_class_block_bytes(cls);
-    w->n_in_use += n_in_use;
-    return KVCSA_OK;
-}
-
-kvcsa_status kvi_pool_check_blocks(const kvcsa_pool *pool, kvcsa_error *err)
-{
-    kvcsa_status st = KVCSA_OK;
-    walk         w = {0};
-
-    for (const kvi_block_class *cls = pool->classes; cls; cls = cls->next) {
-        if ((st = check_class(pool, cls, &w, err)) != KVCSA_OK)
-            return st;
-    }
-    if (pool->slab_bytes != w.slab_bytes)
-        return BROKEN("P5: slab_bytes is %" PRIu64 ", a walk finds %" PRIu64, pool->slab_bytes,
-                      w.slab_bytes);
-    if (pool->used_bytes != pool->window_bytes + w.used_bytes)
-        return BROKEN("P6: used_bytes is %" PRIu64 ", windows have %" PRIu64 " and blocks %" PRIu64,
-                      pool->used_bytes, pool->window_bytes, w.used_bytes);
-    if (pool->reserved_bytes != w.reserved_bytes)
-        return BROKEN("P6: reserved_bytes is %" PRIu64 ", classes promised %" PRIu64,
-                      pool->reserved_bytes, w.reserved_bytes);
-    if (pool->used_bytes > pool->budget_bytes ||
-        pool->reserved_bytes > pool->budget_bytes - pool->used_bytes)
-        return BROKEN("P6: %" PRIu64 " used and %" PRIu64 " reserved of %" PRIu64 " bytes",
-                      pool->used_bytes, pool->reserved_bytes, pool->budget_bytes);
-    if (pool->n_acquired - pool->n_released != w.n_in_use)
-        return BROKEN("P7: %" PRIu64 " acquired, %" PRIu64 " released, %" PRIu64 " in use",
-                      pool->n_acquired, pool->n_released, w.n_in_use);
-    return KVCSA_OK;
+    pthread_mutex_lock(&pool->lock);
+    shared = block->refs > 1;
+    pthread_mutex_unlock(&pool->lock);
+    return shared;
 }

@@ -1,14 +1,16 @@
-/* The pool: lifetime, budget and figures. What it owns and the invariants are in block_alloc.c. */
+/* The pool: lifetime, budget and figures. What it owns and the invariants are in block_alloc.c and
+ * prefix_share.c. */
 #include "pool/pool.h"
 
 #include "base/alloc.h"
-#include "base/checked.h"
 #include "base/status.h"
 #include "pool/pool_int.h"
 
 #include <inttypes.h>
 
-#define KNOWN_FLAGS ((uint32_t)KVCSA_POOL_FILL_FREED)
+#define KNOWN_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
+
+/* ------------------------------------------------------------------ lifetime */
 
 static void destroy_pool(kvcsa_pool *pool)
 {
@@ -17,12 +19,40 @@ static void destroy_pool(kvcsa_pool *pool)
     if (!pool)
         return;
     a = pool->allocator;
+    kvi_prefix_destroy_all(pool);
     kvi_pool_destroy_classes(pool);
     if (pool->ops)
         pool->ops->device_close(pool->device);
     kvi_threads_destroy(pool->threads); /* after the device, which uses them */
     pthread_mutex_destroy(&pool->lock);
     kvi_free(&a, pool, sizeof *pool);
+}
+
+static kvcsa_status check_params(const kvcsa_pool_params *params, kvcsa_error *err)
+{
+    if (params->flags & ~KNOWN_FLAGS)
+        return kvi_fail(err, KVCSA_ERR_ARG, "pool flags are 0x%" PRIx32 ", known are 0x%" PRIx32,
+                        params->flags, KNOWN_FLAGS);
+    if (params->evict > KVCSA_EVICT_LRU)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "evict is %" PRIu32 ", the limit is %d",
+                        params->evict, KVCSA_EVICT_LRU);
+    if (params->reserved != 0)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "reserved is %" PRIu32 ", it must be 0",
+                        params->reserved);
+    return KVCSA_OK;
+}
+
+static void set_params(kvcsa_pool *pool, const kvcsa_pool_params *params)
+{
+    if (params->log)
+        pool->log = *params->log;
+    if (params->trace)
+        pool->trace = *params->trace;
+    pool->flags = params->flags;
+    pool->evict = params->evict;
+    pool->budget_bytes = params->budget_bytes ? params->budget_bytes : UINT64_MAX;
+    pool->hash = kvi_hash128_of;
+    pool->fs = kvi_fs_posix();
 }
 
 kvcsa_status kvi_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, kvcsa_error *err)
@@ -33,20 +63,16 @@ kvcsa_status kvi_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, 
     kvi_device_params device = {0};
 
     *out = NULL;
-    if (params->flags & ~KNOWN_FLAGS)
-        return kvi_fail(err, KVCSA_ERR_ARG, "pool flags are 0x%" PRIx32 ", known are 0x%" PRIx32,
-                        params->flags, KNOWN_FLAGS);
-    st = kvi_allocator_import(params->allocator, &a, err);
+    st = check_params(params, err);
+    if (st == KVCSA_OK)
+        st = kvi_allocator_import(params->allocator, &a, err);
     if (st != KVCSA_OK)
         return st;
     pool = kvi_zalloc(&a, sizeof *pool);
     if (!pool)
         return kvi_fail(err, KVCSA_ERR_NOMEM, "pool of %zu bytes", sizeof *pool);
     pool->allocator = a;
-    if (params->log)
-        pool->log = *params->log;
-    pool->flags = params->flags;
-    pool->budget_bytes = params->budget_bytes ? params->budget_bytes : UINT64_MAX;
+    set_params(pool, params);
     atomic_init(&pool->refs, 1);
     pthread_mutex_init(&pool->lock, NULL); /* cannot fail with default attributes */
 
@@ -80,6 +106,8 @@ void kvi_pool_release(kvcsa_pool *pool)
         destroy_pool(pool);
 }
 
+/* ------------------------------------------------------------------ what it is made of */
+
 const kvcsa_allocator *kvi_pool_allocator(const kvcsa_pool *pool)
 {
     return &pool->allocator;
@@ -100,41 +128,79 @@ const kvi_backend_ops *kvi_pool_ops(const kvcsa_pool *pool)
     return pool->ops;
 }
 
-kvcsa_status kvi_pool_check_room(const kvcsa_pool *pool, uint64_t bytes, const char *what,
-                                 kvcsa_error *err)
+kvi_threads *kvi_pool_threads(const kvcsa_pool *pool)
 {
-    /* (P6): no underflow */
-    uint64_t room = pool->budget_bytes - pool->used_bytes - pool->reserved_bytes;
-
-    if (bytes > room)
-        return kvi_fail(err, KVCSA_ERR_FULL,
-                        "%s need %" PRIu64 " bytes, %" PRIu64 " of the pool's budget of %" PRIu64 " are free",
-                        what, bytes, room, pool->budget_bytes);
-    return KVCSA_OK;
+    return pool->threads;
 }
 
-kvcsa_status kvi_pool_charge(kvcsa_pool *pool, uint64_t bytes, kvcsa_error *err)
+void kvi_pool_set_hash(kvcsa_pool *pool, kvi_hash_fn hash)
 {
-    kvcsa_status st = KVCSA_OK;
+    pthread_mutex_lock(&pool->lock);
+    pool->hash = hash;
+    for (kvi_prefix_root *root = pool->roots; root; root = root->next) {
+        KVI_ASSERT(root->n_published == 0); /* their keys would be wrong */
+        root->hash = hash;
+        root->key = kvi_prefix_root_key(root);
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void kvi_pool_set_fs(kvcsa_pool *pool, const kvi_fs *fs)
+{
+    pool->fs = fs;
+}
+
+const kvi_fs *kvi_pool_fs(const kvcsa_pool *pool)
+{
+    return pool->fs;
+}
+
+/* ------------------------------------------------------------------ budget */
+
+kvcsa_status kvi_pool_resize(kvcsa_pool *pool, uint64_t budget_bytes, kvcsa_error *err)
+{
+    const uint64_t budget = budget_bytes ? budget_bytes : UINT64_MAX;
+    kvcsa_status   st = KVCSA_OK;
+    uint64_t       least = 0; /* what nobody can be made to give back */
 
     pthread_mutex_lock(&pool->lock);
-    st = kvi_pool_check_room(pool, bytes, "windows", err);
-    if (st == KVCSA_OK) {
-        pool->used_bytes += bytes;
-        pool->window_bytes += bytes;
+    if (budget >= pool->used_bytes + pool->reserved_bytes) { /* (P6): no overflow */
+        pool->budget_bytes = budget;
+        goto done;
     }
+    least = pool->used_bytes + pool->reserved_bytes - kvi_evict_possible_bytes(pool);
+    if (least > budget) {
+        st = kvi_fail(err, KVCSA_ERR_FULL,
+                      "budget_bytes is %" PRIu64 ", sessions and pins hold %" PRIu64, budget,
+                      least);
+        goto done;
+    }
+    kvi_evict_down_to(pool, budget - pool->reserved_bytes, KVCSA_REASON_RESIZE);
+    pool->budget_bytes = budget;
+done:
     pthread_mutex_unlock(&pool->lock);
     return st;
 }
 
-void kvi_pool_uncharge(kvcsa_pool *pool, uint64_t bytes)
+static uint64_t allocated_bytes(const kvcsa_pool *pool)
 {
+    return pool->slab_bytes + pool->record_bytes + pool->side_bytes;
+}
+
+void kvi_pool_trim(kvcsa_pool *pool, uint64_t max_used_bytes, uint64_t *freed)
+{
+    uint64_t before = 0;
+
     pthread_mutex_lock(&pool->lock);
-    KVI_ASSERT(bytes <= pool->window_bytes);
-    pool->used_bytes -= bytes;
-    pool->window_bytes -= bytes;
+    before = allocated_bytes(pool);
+    kvi_evict_down_to(pool, max_used_bytes, KVCSA_REASON_TRIM);
+    kvi_pool_free_empty_slabs(pool);
+    if (freed)
+        *freed = before - allocated_bytes(pool);
     pthread_mutex_unlock(&pool->lock);
 }
+
+/* ------------------------------------------------------------------ figures */
 
 void kvi_pool_count_session(kvcsa_pool *pool, int delta)
 {
@@ -142,6 +208,57 @@ void kvi_pool_count_session(kvcsa_pool *pool, int delta)
     KVI_ASSERT(delta >= 0 || pool->n_sessions >= (uint64_t) - (int64_t)delta);
     pool->n_sessions += (uint64_t)(int64_t)delta; /* modulo 2^64: a negative delta subtracts */
     pthread_mutex_unlock(&pool->lock);
+}
+
+void kvi_pool_count_io(kvcsa_pool *pool, const kvi_pool_io_counts *add)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->io.saved_bytes += add->saved_bytes;
+    pool->io.saved_records += add->saved_records;
+    pool->io.loaded_bytes += add->loaded_bytes;
+    pool->io.loaded_records += add->loaded_records;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void kvi_pool_count_adopted(kvcsa_pool *pool, uint64_t n_tokens)
+{
+    pthread_mutex_lock(&pool->lock);
+    pool->n_hit_tokens += n_tokens;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* The caller holds the lock. */
+static void get_block_stats(const kvcsa_pool *pool, kvcsa_pool_stats *out)
+{
+    out->n_open_blocks = 0;
+    out->n_sealed_blocks = 0;
+    out->n_free_blocks = 0;
+    out->n_window_pages = 0;
+    for (const kvi_block_class *cls = pool->classes; cls; cls = cls->next) {
+        if (cls->shape.kind == KVI_CLASS_WINDOW) {
+            out->n_window_pages += kvi_class_in_use(cls);
+            continue;
+        }
+        out->n_open_blocks += cls->n_open;
+        out->n_sealed_blocks += cls->n_sealed;
+        out->n_free_blocks += cls->n_free;
+    }
+    out->n_acquired = pool->n_acquired;
+    out->n_released = pool->n_released;
+    out->n_copied_blocks = pool->n_copied[KVI_CLASS_CACHE];
+    out->n_copied_pages = pool->n_copied[KVI_CLASS_WINDOW];
+}
+
+/* The caller holds the lock. */
+static void get_prefix_stats(const kvcsa_pool *pool, kvcsa_pool_stats *out)
+{
+    out->evictable_bytes = kvi_evict_possible_bytes(pool);
+    out->n_published_blocks = pool->n_published;
+    out->n_pinned_blocks = pool->n_pinned;
+    out->n_evicted_blocks = pool->n_evicted;
+    out->n_lookups = pool->n_lookups;
+    out->n_probes = pool->n_probes;
+    out->n_hit_tokens = pool->n_hit_tokens;
 }
 
 kvcsa_status kvi_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *out, kvcsa_error *err)
@@ -154,17 +271,14 @@ kvcsa_status kvi_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *out, kvcsa_e
     out->reserved_bytes = pool->reserved_bytes;
     out->window_bytes = pool->window_bytes;
     out->slab_bytes = pool->slab_bytes;
-    out->n_open_blocks = 0;
-    out->n_sealed_blocks = 0;
-    out->n_free_blocks = 0;
-    for (const kvi_block_class *cls = pool->classes; cls; cls = cls->next) {
-        out->n_open_blocks += cls->n_open;
-        out->n_sealed_blocks += cls->n_sealed;
-        out->n_free_blocks += cls->n_free;
-    }
+    out->record_bytes = pool->record_bytes;
+    get_block_stats(pool, out);
+    get_prefix_stats(pool, out);
     out->n_sessions = pool->n_sessions;
-    out->n_acquired = pool->n_acquired;
-    out->n_released = pool->n_released;
+    out->n_saved_bytes = pool->io.saved_bytes;
+    out->n_saved_records = pool->io.saved_records;
+    out->n_loaded_bytes = pool->io.loaded_bytes;
+    out->n_loaded_records = pool->io.loaded_records;
     pthread_mutex_unlock(&pool->lock);
     return KVCSA_OK;
 }
@@ -175,6 +289,24 @@ kvcsa_status kvi_pool_check(kvcsa_pool *pool, kvcsa_error *err)
 
     pthread_mutex_lock(&pool->lock);
     st = kvi_pool_check_blocks(pool, err);
+    if (st == KVCSA_OK)
+        st = kvi_pool_check_tree(pool, err);
+    if (st == KVCSA_OK)
+        st = kvi_pool_check_idle(pool, err);
     pthread_mutex_unlock(&pool->lock);
     return st;
+}
+
+void kvi_pool_trace(const kvcsa_pool *pool, uint32_t kind, uint32_t reason, uint64_t position,
+                    uint64_t n_tokens, uint64_t n_bytes)
+{
+    const kvcsa_trace_event event = {.struct_size = sizeof event,
+                                     .position = position,
+                                     .n_tokens = n_tokens,
+                                     .n_bytes = n_bytes,
+                                     .kind = kind,
+                                     .reason = reason};
+
+    if (pool->trace.event)
+        pool->trace.event(pool->trace.user, &event);
 }

@@ -1,4 +1,5 @@
-/* The pool's own structs, for the files of this room. The invariants stand in block_alloc.c. */
+/* The pool's own structs, for the files of this room. The invariants stand in block_alloc.c (P) and
+ * prefix_share.c (T). */
 #ifndef KVI_POOL_INT_H
 #define KVI_POOL_INT_H
 
@@ -9,67 +10,220 @@
 
 typedef struct kvi_slab kvi_slab;
 
+typedef struct kvi_stored_window { /* beside a sealed block */
+    size_t     n_pages;
+    kvi_block *pages[]; /* [n_pages] retained; NULL ones are not held */
+} kvi_stored_window;
+
 struct kvi_block {
-    kvi_slab  *slab;
-    kvi_block *next_free; /* while FREE */
-    uint32_t   refs;
-    uint32_t   state; /* KVI_BLOCK_* */
+    kvi_slab          *slab;
+    kvi_block         *next_free; /* while FREE */
+    uint32_t           refs;
+    atomic_uchar       state;     /* KVI_BLOCK_*; read without the lock by its holders */
+    uint8_t            at[2];     /* KVI_AT_*: residence of index and main part */
+    uint8_t            published;
+    uint8_t            tainted;
+    uint8_t            secure;    /* zero the bytes when it is freed */
+    uint8_t            idle;      /* in the pool's list of evictable blocks */
+    uint8_t            spare;
+    uint32_t           pins;
+    /* of SEALED ones */
+    kvi_block         *parent;    /* holds a reference */
+    uint64_t           depth;
+    kvi_hash128        key;
+    kvi_hash128        sums[2];   /* of index and main part */
+    kvi_stored_window *window;    /* NULL = none */
+    /* in the tree, while published */
+    kvi_prefix_root   *root;
+    kvi_block         *first_child; /* published ones */
+    kvi_block         *prev_sibling, *next_sibling;
+    kvi_block         *next_in_bucket;
+    kvi_block         *prev_idle, *next_idle;
+    uint64_t           last_used; /* pool->clock */
+    uint64_t           n_hits;    /* of window pages: scratch of evict.c */
+    double             worth;     /* cost policy: see evict.c */
 };
 
 struct kvi_slab {
-    kvi_slab        *next;
+    kvi_slab        *next, *prev;           /* all slabs of the class */
+    kvi_slab        *next_free, *prev_free; /* those with free blocks */
     kvi_block_class *cls;
-    uint8_t         *bytes; /* all index parts, then all main parts: keys lie beside keys */
+    uint8_t         *bytes;  /* all index parts, then all main parts: keys lie beside keys */
+    int32_t         *tokens; /* [n_blocks, block_tokens]; behind blocks[] in this allocation */
+    kvi_block       *free_list;
     uint32_t         n_blocks;
+    uint32_t         n_free;
     kvi_block        blocks[]; /* [n_blocks] */
 };
 
 struct kvi_block_class {
     kvi_block_class *next;
-    uint32_t         index_bytes;
-    uint32_t         main_bytes;
+    kvi_class_shape  shape;
     size_t           index_stride; /* sizes rounded up: every part starts at a cache line */
     size_t           main_stride;
     kvi_slab        *slabs;
-    kvi_block       *free_list;
+    kvi_slab        *free_slabs;   /* with at least one free block */
     uint64_t         n_users;
     uint64_t         n_reserved;
     uint64_t         n_free;
     uint64_t         n_open;
     uint64_t         n_sealed;
+    uint64_t         n_empty_slabs; /* with no block in use; one is kept, more are given back */
+};
+
+struct kvi_prefix_root {
+    kvi_prefix_root *next;
+    kvi_domain       domain;
+    kvi_hash128      key;
+    kvi_hash_fn      hash;        /* the pool's */
+    uint32_t         block_tokens;
+    uint64_t         refs;        /* sessions */
+    uint64_t         n_published;
+    kvi_block       *first_child;
 };
 
 struct kvcsa_pool {
     kvcsa_allocator        allocator;
     kvcsa_log              log;
+    kvcsa_trace            trace;
     uint32_t               flags;
-    uint64_t               budget_bytes;
+    uint32_t               evict; /* KVCSA_EVICT_* */
     kvi_threads           *threads;
     const kvi_backend_ops *ops;
     kvi_device            *device;
+    kvi_hash_fn            hash;
+    const kvi_fs          *fs;
     atomic_uint_fast64_t   refs;
-    pthread_mutex_t        lock; /* of all below and of the classes, slabs and blocks */
+    pthread_mutex_t        lock; /* of all below and of the classes, slabs, blocks and roots */
+    uint64_t               budget_bytes;
     kvi_block_class       *classes;
-    uint64_t               used_bytes; /* windows + blocks that are not FREE */
+    uint64_t               used_bytes; /* blocks that are not FREE */
     uint64_t               reserved_bytes;
-    uint64_t               window_bytes;
+    uint64_t               window_bytes; /* of used_bytes: classes of kind WINDOW */
     uint64_t               slab_bytes;
+    uint64_t               record_bytes;
+    uint64_t               side_bytes; /* classes, roots, table and stored windows */
     uint64_t               n_sessions;
     uint64_t               n_acquired;
     uint64_t               n_released;
+    uint64_t               n_copied[2]; /* by KVI_CLASS_* */
+    /* prefix tree */
+    kvi_prefix_root       *roots;
+    kvi_block            **buckets; /* [n_buckets] by key; NULL while there are none */
+    size_t                 n_buckets;
+    uint64_t               n_published;
+    uint64_t               n_pinned;
+    /* eviction */
+    kvi_block             *idle_head, *idle_tail; /* published, one reference: the tree's */
+    uint64_t               clock;
+    double                 age; /* cost policy: see evict.c */
+    uint64_t               n_evicted;
+    uint64_t               n_lookups;
+    uint64_t               n_probes;
+    uint64_t               n_hit_tokens;
+    kvi_pool_io_counts     io;
 };
 
 /* What the budget counts for one block. */
 static inline uint64_t kvi_class_block_bytes(const kvi_block_class *cls)
 {
-    return (uint64_t)cls->index_bytes + cls->main_bytes;
+    return (uint64_t)cls->shape.index_bytes + cls->shape.main_bytes;
 }
 
-/* The caller holds the lock, or is the last to know the pool. */
-void         kvi_pool_destroy_classes(kvcsa_pool *pool);
+/* Where things lie in a slab. */
+#define KVI_PART_ALIGN 64u
+
+static inline size_t kvi_slab_size(const kvi_block_class *cls, size_t n_blocks)
+{
+    return (cls->index_stride + cls->main_stride) * n_blocks;
+}
+
+static inline size_t kvi_slab_tokens_off(size_t n_blocks)
+{
+    const size_t records = sizeof(kvi_slab) + n_blocks * sizeof(kvi_block);
+
+    return (records + KVI_PART_ALIGN - 1) / KVI_PART_ALIGN * KVI_PART_ALIGN;
+}
+
+static inline size_t kvi_slab_record_size(const kvi_block_class *cls, size_t n_blocks)
+{
+    return kvi_slab_tokens_off(n_blocks) + n_blocks * cls->shape.block_tokens * sizeof(int32_t);
+}
+
+static inline size_t kvi_block_token_bytes(const kvi_block_class *cls)
+{
+    return cls->shape.block_tokens * sizeof(int32_t);
+}
+
+static inline uint64_t kvi_class_in_use(const kvi_block_class *cls)
+{
+    return cls->n_open + cls->n_sealed;
+}
+
+static inline size_t kvi_stored_window_size(size_t n_pages)
+{
+    return sizeof(kvi_stored_window) + n_pages * sizeof(kvi_block *);
+}
+
+static inline size_t kvi_table_size(const kvcsa_pool *pool)
+{
+    return pool->n_buckets * sizeof(kvi_block *);
+}
+
+#define KVI_FILL_BYTE 0xA5
+
+/* For the walks below. */
+#define KVI_BROKEN(...) kvi_fail(err, KVCSA_ERR_INTERNAL, __VA_ARGS__)
+
+/* Everything below: the caller holds the lock, or is the last to know the pool. */
+
+/* block_alloc.c */
+void             kvi_pool_destroy_classes(kvcsa_pool *pool);
+kvi_block_class *kvi_pool_find_class(const kvcsa_pool *pool, const kvi_class_shape *shape);
+void             kvi_pool_free_empty_slabs(kvcsa_pool *pool); /* the spare ones too */
+void             kvi_block_hold(kvcsa_pool *pool, kvi_block *block); /* one reference more */
+/* One reference less; chains and stored windows follow. Keeps the idle list right. */
+void             kvi_block_drop(kvcsa_pool *pool, kvi_block *block);
+
+/* block_check.c */
 kvcsa_status kvi_pool_check_blocks(const kvcsa_pool *pool, kvcsa_error *err);
-/* ERR_FULL if not so many bytes are free; `what` names them. */
-kvcsa_status kvi_pool_check_room(const kvcsa_pool *pool, uint64_t bytes, const char *what,
-                                 kvcsa_error *err);
+
+/* prefix_share.c */
+kvi_hash128 kvi_prefix_root_key(const kvi_prefix_root *root);
+/* Key of a block behind parent (NULL = the first); those of tainted blocks are a world apart. */
+kvi_hash128 kvi_prefix_key_of(const kvi_prefix_root *root, const kvi_block *parent,
+                              const int32_t *tokens, int tainted);
+/* Published block behind the published parent (NULL = the root) with these tokens, or NULL. */
+kvi_block  *kvi_prefix_lookup(const kvcsa_pool *pool, const kvi_prefix_root *root,
+                              const kvi_block *parent, kvi_hash128 key, const int32_t *tokens);
+kvi_block **kvi_prefix_children(kvi_prefix_root *root, kvi_block *parent);
+
+/* prefix_forget.c */
+void        kvi_prefix_root_drop(kvcsa_pool *pool, kvi_prefix_root *root);
+void        kvi_prefix_destroy_all(kvcsa_pool *pool);
+/* Out of the table and from its parent's children (it has none itself), pins and the tree's
+ * reference dropped: with the last one the block is FREE. A root that nobody needs any more goes
+ * too. */
+void        kvi_prefix_unpublish(kvcsa_pool *pool, kvi_block *block);
+/* One reference less, from outside: as kvi_block_drop, but see the definition. */
+void         kvi_prefix_let_go(kvcsa_pool *pool, kvi_block *block);
+/* The same, with a trace. */
+void        kvi_prefix_remove(kvcsa_pool *pool, kvi_block *block, uint32_t reason);
+
+/* prefix_check.c */
+kvcsa_status kvi_pool_check_tree(const kvcsa_pool *pool, kvcsa_error *err);
+
+/* evict.c */
+/* A block has become, or is no longer, evictable: published, not pinned, one reference. Called
+ * wherever refs, pins or published change. */
+void         kvi_evict_update(kvcsa_pool *pool, kvi_block *block);
+void         kvi_evict_enter(kvcsa_pool *pool, kvi_block *block); /* published: likewise */
+void         kvi_evict_used(kvcsa_pool *pool, kvi_block *block); /* hit: clock and worth */
+/* Evict until `bytes` more fit into the budget, or used_bytes <= max_used; 0 = they do not. */
+int          kvi_evict_for(kvcsa_pool *pool, uint64_t bytes, uint32_t reason);
+void         kvi_evict_down_to(kvcsa_pool *pool, uint64_t max_used, uint32_t reason);
+/* Bytes of all blocks that eviction could free, one after the other. */
+uint64_t     kvi_evict_possible_bytes(const kvcsa_pool *pool);
+kvcsa_status kvi_pool_check_idle(const kvcsa_pool *pool, kvcsa_error *err);
 
 #endif

@@ -1,111 +1,142 @@
-/* Going back, and making the window rows again that this loses (attn/swa_replay.h). */
-#include <string.h>
-
-#include "attn/swa_replay.h"
-#include "base/checked.h"
-#include "base/status.h"
+/* Going back, going apart, and making the window rows again that this loses (attn/swa_replay.h). */
 #include "session/session_int.h"
 
-void kvi_session_set_decoder_cut(kvcsa_session *s, uint32_t cut)
-{
-    s->decoder_cut = cut;
-}
+#include <string.h>
+
+#include "base/status.h"
 
 void kvi_session_plan_forward(kvcsa_session *s, uint64_t end)
 {
-    const kvi_plan *plan = &s->model->plan;
-    uint64_t        begin = s->n_tokens;
+    const kvi_plan  *plan = &s->model->plan;
+    const kvi_state *st = &s->now;
+    uint64_t         begin = st->n_tokens;
 
     memset(s->first_rows, 0, (plan->n_layers + 1) * sizeof *s->first_rows);
-    if (s->replay_end) {
-        kvi_replay_first_rows(plan, s->replay_end, s->replay_how, s->first_rows);
-        begin = s->first_rows[0];
-        s->replay_pos = begin;
+    if (st->replay_end) {
+        if (st->replay_how != KVI_REPLAY_FROM)
+            kvi_replay_first_rows(plan, st->replay_end, st->replay_how, s->first_rows);
+        s->replay_pos = st->replay_how == KVI_REPLAY_FROM ? st->replay_from : s->first_rows[0];
+        begin = s->replay_pos;
     }
-    if (s->decoder_cut)
-        kvi_replay_cut(plan, s->decoder_cut, begin, end, s->first_rows);
+    if (s->set.decoder_cut && end > st->n_tokens &&
+        kvi_replay_cut(plan, s->set.decoder_cut, begin, end, s->first_rows))
+        s->now.window_approx = 1;
     s->planned = 1;
 }
 
-kvcsa_status kvi_session_replay_chunk(kvcsa_session *s, kvi_stop_context *stop, uint64_t max_rows,
-                                      uint64_t *n_done, kvcsa_error *err)
+static uint32_t default_replay(const kvcsa_session *s)
 {
-    const uint32_t     vocab = s->model->config.vocab_size;
-    const uint64_t     left = s->replay_end - s->replay_pos;
-    const uint32_t     n = (uint32_t)kvi_min_size(kvi_min_size(left, max_rows), s->chunk_tokens);
-    const uint32_t     last = n - 1;
-    kvi_net_run_params run = kvi_session_run_params(s, s->replay_pos, n, stop);
-    kvcsa_status       st;
-
-    run.replay = 1;
-    run.logit_rows = &last;
-    /* the last row of the last layer is right again, unless decoder replay leaves it out */
-    run.n_logit_rows = n == left && s->replay_end > s->first_rows[s->model->plan.n_layers];
-    st = kvi_net_run(s->net, &run, err);
-    if (st != KVCSA_OK) {
-        if (st == KVCSA_ERR_CANCELLED)
-            kvi_session_rollback(s);
-        return st;
-    }
-    kvi_net_commit(s->net, &run);
-    s->n_replayed_rows += n;
-    s->replay_pos += n;
-    if (s->replay_pos == s->replay_end)
-        s->replay_end = 0;
-    if (run.n_logit_rows) {
-        memcpy(s->logits, kvi_net_logits(s->net), vocab * sizeof(float));
-        s->has_logits = 1;
-    }
-    *n_done = n;
-    return KVCSA_OK;
+    return s->set.reuse == KVCSA_REUSE_BOUNDED ? KVI_REPLAY_BOUNDED : KVI_REPLAY_EXACT;
 }
 
-/* A SEALED block that the session is going to write behind `position` becomes a copy of its own. */
-static kvcsa_status own_last_block(kvcsa_session *s, uint64_t position, kvcsa_error *err)
+static kvcsa_status check_position(const kvcsa_session *s, uint64_t position, const char *what,
+                                   kvcsa_error *err)
 {
-    const kvi_kv_layout *layout = &s->model->layout;
-    const uint64_t       i = position / layout->block_tokens;
-    kvi_block          **blocks = kvi_session_blocks(s);
-    kvi_block           *copy = NULL;
-    kvcsa_status         st;
-
-    if (position % layout->block_tokens == 0 || kvi_block_state(blocks[i]) != KVI_BLOCK_SEALED)
-        return KVCSA_OK;
-    if ((st = kvi_pool_reserve(s->pool, s->cls, 1, err)) != KVCSA_OK)
-        return st;
-    if ((st = kvi_block_acquire(s->pool, s->cls, &copy, err)) != KVCSA_OK) {
-        kvi_pool_unreserve(s->pool, s->cls, 1);
-        return st;
-    }
-    memcpy(kvi_block_index_part(copy), kvi_block_index_part(blocks[i]), layout->index_part_bytes);
-    memcpy(kvi_block_main_part(copy), kvi_block_main_part(blocks[i]), layout->main_part_bytes);
-    kvi_block_release(s->pool, blocks[i]);
-    kvi_session_set_block(s, i, copy);
+    if (kvi_session_queued(s))
+        return kvi_fail(err, KVCSA_ERR_ARG, "%zu tokens are queued, %s needs an empty queue",
+                        s->n_queued, what);
+    if (position > s->now.n_tokens)
+        return kvi_fail(err, KVCSA_ERR_ARG, "position is %llu, the session holds %llu tokens",
+                        (unsigned long long)position, (unsigned long long)s->now.n_tokens);
     return KVCSA_OK;
 }
 
 kvcsa_status kvi_session_rewind(kvcsa_session *s, uint64_t position, uint32_t how, kvcsa_error *err)
 {
-    const kvi_plan *plan = &s->model->plan;
-    kvcsa_status    st;
+    kvcsa_status st = check_position(s, position, "rewind", err);
 
-    if (kvi_session_queued(s))
-        return kvi_fail(err, KVCSA_ERR_ARG, "%llu tokens are queued, rewind needs an empty queue",
-                        (unsigned long long)kvi_session_queued(s));
-    if (position > s->n_tokens)
-        return kvi_fail(err, KVCSA_ERR_ARG, "position is %llu, the session holds %llu tokens",
-                        (unsigned long long)position, (unsigned long long)s->n_tokens);
-    if ((st = own_last_block(s, position, err)) != KVCSA_OK)
+    if (st != KVCSA_OK)
         return st;
-    while (s->n_blocks > kvi_session_blocks_for(s, position))
-        kvi_block_release(s->pool, kvi_session_blocks(s)[--s->n_blocks]);
-    s->n_sealed = kvi_min_size(s->n_sealed, position / plan->block_tokens);
-    s->n_tokens = position;
-    s->n_total = position;
-    s->has_logits = 0;
+    kvi_state_cut(s, &s->now, position, how);
+    s->n_view = kvi_min_size(s->n_view, kvi_state_n_full(&s->now));
     s->planned = 0;
-    s->replay_end = position;
-    s->replay_how = how;
-    memset(s->floors, 0, plan->n_layers * sizeof *s->floors);
+    (void)kvi_session_reserve(s, 0, NULL); /* cannot fail: it only gives back */
     return KVCSA_OK;
+}
+
+kvcsa_status kvi_session_rewind_default(kvcsa_session *s, uint64_t position, kvcsa_error *err)
+{
+    return kvi_session_rewind(s, position, default_replay(s), err);
+}
+
+kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
+                              const kvcsa_session_params *params, kvcsa_session **out,
+                              kvcsa_error *err)
+{
+    kvi_settings   set = s->set;
+    kvcsa_session *fork = NULL;
+    kvcsa_status   st = check_position(s, position, "fork", err);
+
+    *out = NULL;
+    if (st == KVCSA_OK && params)
+        st = kvi_session_resolve(&s->model->plan, params, &set, err);
+    if (st != KVCSA_OK)
+        return st;
+    if (set.slack_tokens != s->set.slack_tokens)
+        return kvi_fail(err, KVCSA_ERR_ARG, "window_slack_tokens is %u, the session's is %u",
+                        set.slack_tokens, s->set.slack_tokens);
+    if (set.salt != s->set.salt)
+        return kvi_fail(err, KVCSA_ERR_ARG, "salt is not the session's: its blocks are of another");
+    st = kvi_session_create_with(s->pool, s->model, &set, s->cache_only, &fork, err);
+    if (st != KVCSA_OK)
+        return st;
+    kvi_state_copy(fork, &fork->now, &s->now);
+    kvi_state_cut(fork, &fork->now, position, default_replay(fork));
+    fork->op_flags = s->op_flags;
+    *out = fork;
+    return KVCSA_OK;
+}
+
+uint64_t kvi_session_publish(kvcsa_session *s)
+{
+    return s->now.last ? kvi_prefix_publish(s->pool, s->root, s->now.last) *
+                             kvi_session_block_tokens(s)
+                       : 0;
+}
+
+/* ------------------------------------------------------------------ erase */
+
+static void wipe(void *data, size_t n_bytes)
+{
+    if (data)
+        memset(data, 0, n_bytes);
+}
+
+/* Zero what the session alone holds; blocks are zeroed when their last holder lets go. */
+static void wipe_session(kvcsa_session *s)
+{
+    kvi_state *st = &s->now;
+
+    if (st->tail) { /* a sealed one holds the chain: it lets go first */
+        kvi_prefix_erase(s->pool, st->tail);
+        kvi_block_release(s->pool, st->tail);
+        st->tail = NULL;
+    }
+    if (st->last)
+        kvi_prefix_erase(s->pool, st->last);
+    for (uint32_t i = 0; i < s->geom.n_pages; i++)
+        if (st->pages[i])
+            kvi_prefix_erase(s->pool, st->pages[i]);
+    if (st->pending)
+        kvi_prefix_erase(s->pool, st->pending);
+    if (st->logits && atomic_load_explicit(&st->logits->refs, memory_order_acquire) == 1)
+        wipe(st->logits->row, s->model->config.vocab_size * sizeof(float));
+    if (s->next_logits)
+        wipe(s->next_logits->row, s->model->config.vocab_size * sizeof(float));
+    wipe(s->queue.data, s->queue.cap * sizeof(int32_t));
+    wipe(s->chunk.data, s->chunk.cap * sizeof(int32_t));
+    wipe(s->look.data, s->look.cap * sizeof(int32_t));
+    kvi_net_wipe(s->net);
+}
+
+void kvi_session_erase(kvcsa_session *s, uint32_t flags)
+{
+    kvi_session_rollback(s);
+    if (flags & KVCSA_ERASE_SECURE)
+        wipe_session(s);
+    kvi_state_clear(s, &s->now);
+    s->n_view = 0;
+    s->planned = 0;
+    s->report = (kvcsa_reuse){0};
+    atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
 }

@@ -1,78 +1,137 @@
+/* Lifetime, settings, queue and figures of a session. */
 #include "session/session_int.h"
 
 #include <string.h>
 
-#include "base/checked.h"
 #include "base/status.h"
 #include "plan/plan_cost.h"
 
 #define DEFAULT_CHUNK_TOKENS 128u
+#define MAX_SLACK_TOKENS 4096u
 
-static size_t pending_bytes(const kvcsa_model *m)
+/* ------------------------------------------------------------------ settings */
+
+static kvcsa_status check_choice(uint32_t value, uint32_t largest, const char *field,
+                                 kvcsa_error *err)
 {
-    return (size_t)kvi_plan_pending_bytes(&m->plan);
+    if (value > largest)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "%s is %u, the largest known is %u", field,
+                        value, largest);
+    return KVCSA_OK;
 }
 
-static size_t window_bytes(const kvcsa_model *m)
-{
-    return (size_t)kvi_plan_window_bytes(&m->plan);
-}
-
-static size_t floors_bytes(const kvcsa_model *m)
-{
-    return (m->plan.n_layers + 1) * sizeof(uint64_t);
-}
-
-static kvi_append *append_at(const kvcsa_session *s, size_t i)
-{
-    return (kvi_append *)s->appends.data + s->first_append + i;
-}
-
-static int32_t *token_list(const kvcsa_session *s)
-{
-    return s->tokens.data;
-}
-
-kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model,
-                                const kvcsa_session_params *params, kvcsa_session **out,
+/* Layer from which decoder replay may leave rows out; 0 = it is off. */
+static kvcsa_status resolve_cut(const kvi_plan *plan, const kvcsa_session_params *p, uint32_t *cut,
                                 kvcsa_error *err)
 {
+    const uint32_t least = kvi_replay_default_cut(plan);
+
+    *cut = 0;
+    if (p->decoder_cut_layer && p->decoder_cut_layer < least)
+        return kvi_fail(err, KVCSA_ERR_ARG,
+                        "decoder_cut_layer is %u, layers below %u own entries or lie under one",
+                        p->decoder_cut_layer, least);
+    if (p->decoder_cut_layer > plan->n_layers)
+        return kvi_fail(err, KVCSA_ERR_ARG, "decoder_cut_layer is %u, the model has %u layers",
+                        p->decoder_cut_layer, plan->n_layers);
+    if (p->decoder_replay == KVCSA_DECODER_REPLAY_ON ||
+        (p->decoder_replay == KVCSA_DECODER_REPLAY_DEFAULT && p->mode == KVCSA_MODE_FAST))
+        *cut = p->decoder_cut_layer ? p->decoder_cut_layer : least;
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_session_resolve(const kvi_plan *plan, const kvcsa_session_params *p,
+                                 kvi_settings *set, kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    if (p->flags & ~(uint32_t)KVCSA_SESSION_PRIVATE)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "session flags are 0x%x, known are 0x%x",
+                        p->flags, KVCSA_SESSION_PRIVATE);
+    if ((st = check_choice(p->mode, KVCSA_MODE_FAST, "mode", err)) != KVCSA_OK ||
+        (st = check_choice(p->reuse, KVCSA_REUSE_BOUNDED, "reuse", err)) != KVCSA_OK ||
+        (st = check_choice(p->decoder_replay, KVCSA_DECODER_REPLAY_ON, "decoder_replay", err)) !=
+            KVCSA_OK)
+        return st;
+    if (p->window_slack_tokens > MAX_SLACK_TOKENS)
+        return kvi_fail(err, KVCSA_ERR_ARG, "window_slack_tokens is %u, the limit is %u",
+                        p->window_slack_tokens, MAX_SLACK_TOKENS);
+    if (p->window_store_tokens % plan->block_tokens)
+        return kvi_fail(err, KVCSA_ERR_ARG,
+                        "window_store_tokens is %u, must be a multiple of block_tokens, %u",
+                        p->window_store_tokens, plan->block_tokens);
+    set->salt = p->salt;
+    set->chunk_tokens = p->chunk_tokens ? p->chunk_tokens : DEFAULT_CHUNK_TOKENS;
+    set->flags = p->flags;
+    set->reuse = p->reuse                     ? p->reuse
+                 : p->mode == KVCSA_MODE_FAST ? KVCSA_REUSE_BOUNDED
+                                              : KVCSA_REUSE_EXACT;
+    set->slack_tokens = p->window_slack_tokens;
+    set->store_tokens = p->window_store_tokens;
+    return resolve_cut(plan, p, &set->decoder_cut, err);
+}
+
+kvi_domain kvi_session_domain(const kvcsa_model *model, const kvi_backend_ops *ops, uint64_t salt)
+{
+    const kvi_plan *plan = &model->plan;
+
+    /* rows are 32-bit fields without padding; what the plan does not say, weights do */
+    return (kvi_domain){.weights = model->fingerprint,
+                        .plan = kvi_hash64(plan->rows, plan->n_layers * sizeof *plan->rows,
+                                           plan->block_tokens),
+                        .numerics = ops->numerics,
+                        .salt = salt,
+                        .version = KVI_DOMAIN_VERSION};
+}
+
+/* ------------------------------------------------------------------ lifetime */
+
+static kvcsa_status acquire_classes(kvcsa_session *s, kvcsa_error *err)
+{
+    const kvi_kv_layout  *layout = &s->model->layout;
+    const kvi_class_shape block = {.kind = KVI_CLASS_CACHE,
+                                   .index_bytes = layout->index_part_bytes,
+                                   .main_bytes = layout->main_part_bytes,
+                                   .block_tokens = layout->block_tokens};
+    const kvi_class_shape page = {.kind = KVI_CLASS_WINDOW, .main_bytes = s->geom.page_bytes};
+    const kvi_class_shape raw = {.kind = KVI_CLASS_WINDOW, .main_bytes = s->geom.pending_bytes};
+    const kvi_domain domain = kvi_session_domain(s->model, kvi_pool_ops(s->pool), s->set.salt);
+    kvcsa_status     st;
+
+    if ((st = kvi_pool_class_acquire(s->pool, &block, &s->cls, err)) != KVCSA_OK)
+        return st;
+    if (s->geom.n_pages &&
+        (st = kvi_pool_class_acquire(s->pool, &page, &s->page_cls, err)) != KVCSA_OK)
+        return st;
+    if (s->geom.pending_bytes &&
+        (st = kvi_pool_class_acquire(s->pool, &raw, &s->pending_cls, err)) != KVCSA_OK)
+        return st;
+    return kvi_prefix_root_acquire(s->pool, &domain, layout->block_tokens, &s->root, err);
+}
+
+kvcsa_status kvi_session_create_with(kvcsa_pool *pool, kvcsa_model *model, const kvi_settings *set,
+                                     int cache_only, kvcsa_session **out, kvcsa_error *err)
+{
     const kvcsa_allocator *a = kvi_pool_allocator(pool);
-    const size_t           n_pending = pending_bytes(model);
+    kvcsa_session         *s = kvi_zalloc(a, sizeof *s);
     kvcsa_status           st;
-    kvcsa_session         *s;
 
     *out = NULL;
-    if (model->plan_only)
-        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
-                        "the model was opened for its plan only, it has no weights");
-    if (params->flags)
-        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "session flags are 0x%x, none are known",
-                        params->flags);
-    if (!(s = kvi_zalloc(a, sizeof *s)))
+    if (!s)
         return kvi_fail(err, KVCSA_ERR_NOMEM, "session of %zu bytes", sizeof *s);
     s->allocator = *a;
     atomic_flag_clear(&s->busy);
     atomic_init(&s->cancel, 0);
     s->pool = kvi_pool_retain(pool);
     s->model = kvi_model_retain(model);
-    s->chunk_tokens = params->chunk_tokens ? params->chunk_tokens : DEFAULT_CHUNK_TOKENS;
+    s->cache_only = cache_only;
+    s->set = *set;
+    s->reuse = set->reuse;
     kvi_pool_count_session(pool, 1);
-    if ((st = kvi_pool_charge(pool, window_bytes(model) + n_pending, err)) != KVCSA_OK)
+    if ((st = kvi_window_geom_init(&s->geom, &model->plan, set->slack_tokens, err)) != KVCSA_OK ||
+        (st = kvi_state_init(s, &s->now, err)) != KVCSA_OK ||
+        (st = acquire_classes(s, err)) != KVCSA_OK)
         goto fail;
-    s->charged_bytes = window_bytes(model) + n_pending;
-    if ((st = kvi_pool_class_acquire(pool, model->layout.index_part_bytes,
-                                     model->layout.main_part_bytes, &s->cls, err)) != KVCSA_OK ||
-        (st = kvi_net_create(model, a, &s->net, err)) != KVCSA_OK)
-        goto fail;
-    if (!(s->windows = kvi_zalloc(a, window_bytes(model))) ||
-        !(s->pending = kvi_zalloc(a, n_pending)) ||
-        !(s->floors = kvi_zalloc(a, floors_bytes(model))) ||
-        !(s->first_rows = kvi_zalloc(a, floors_bytes(model))) ||
-        !(s->logits = kvi_alloc(a, model->config.vocab_size * sizeof(float)))) {
-        st = kvi_fail(err, KVCSA_ERR_NOMEM, "window rows of %zu bytes", window_bytes(model));
-        goto fail;
-    }
     *out = s;
     return KVCSA_OK;
 fail:
@@ -80,57 +139,92 @@ fail:
     return st;
 }
 
-static void free_mark(kvcsa_session *s)
+kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model,
+                                const kvcsa_session_params *params, int cache_only,
+                                kvcsa_session **out, kvcsa_error *err)
 {
-    kvi_free(&s->allocator, s->mark.windows, window_bytes(s->model));
-    kvi_free(&s->allocator, s->mark.pending, pending_bytes(s->model));
-    kvi_free(&s->allocator, s->mark.floors, floors_bytes(s->model));
-    s->mark = (kvi_mark){0};
+    kvi_settings set = {0};
+    kvcsa_status st = kvi_session_resolve(&model->plan, params, &set, err);
+
+    *out = NULL;
+    if (st != KVCSA_OK)
+        return st;
+    if (model->plan_only && !cache_only)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
+                        "the model was opened for its plan only, it has no weights");
+    return kvi_session_create_with(pool, model, &set, cache_only, out, err);
 }
 
-static void drop_first_append(kvcsa_session *s)
+static void free_stored(kvcsa_session *s)
 {
-    kvi_append *ap = append_at(s, 0);
+    if (s->stored_pos)
+        kvi_blocks_release(s->pool, s->stored, s->geom.n_pages);
+    s->stored_pos = 0;
+}
 
-    kvi_free(&s->allocator, ap->rows, ap->n_rows * sizeof *ap->rows);
-    s->first_append++;
-    if (--s->n_appends == 0)
-        s->first_append = 0;
+void kvi_session_drop_adopt(kvcsa_session *s)
+{
+    kvi_prefix_match_release(s->pool, &s->adopt);
+    s->adopt = (kvi_prefix_match){0};
+    free_stored(s);
+}
+
+static void release_reservations(kvcsa_session *s)
+{
+    if (s->n_reserved)
+        kvi_pool_unreserve(s->pool, s->cls, s->n_reserved);
+    if (s->n_reserved_pages)
+        kvi_pool_unreserve(s->pool, s->page_cls, s->n_reserved_pages);
+    if (s->n_reserved_pending)
+        kvi_pool_unreserve(s->pool, s->pending_cls, s->n_reserved_pending);
+    s->n_reserved = 0;
+    s->n_reserved_pages = 0;
+    s->n_reserved_pending = 0;
+}
+
+static void free_buffers(kvcsa_session *s)
+{
+    const kvcsa_allocator *a = &s->allocator;
+
+    kvi_buf_free(a, &s->queue, sizeof(int32_t));
+    kvi_buf_free(a, &s->appends, sizeof(kvi_append));
+    kvi_buf_free(a, &s->own, sizeof(kvi_block *));
+    kvi_buf_free(a, &s->chunk, sizeof(int32_t));
+    kvi_buf_free(a, &s->rows, sizeof(uint32_t));
+    kvi_buf_free(a, &s->look, sizeof(int32_t));
+    kvi_buf_free(a, &s->blocks, sizeof(kvi_block *));
+    kvi_buf_free(a, &s->index_parts, sizeof(uint8_t *));
+    kvi_buf_free(a, &s->main_parts, sizeof(uint8_t *));
+    kvi_buf_free(a, &s->page_parts, sizeof(uint8_t *));
+    kvi_free(a, s->first_rows, (s->model->plan.n_layers + 1) * sizeof *s->first_rows);
+    kvi_free(a, s->stored, s->geom.n_pages * sizeof *s->stored);
 }
 
 void kvi_session_destroy(kvcsa_session *s)
 {
+    kvcsa_allocator a;
+    kvcsa_pool     *pool;
+
     if (!s)
         return;
-
-    const kvcsa_allocator a = s->allocator;
-
+    a = s->allocator;
+    pool = s->pool;
     while (s->n_appends)
-        drop_first_append(s);
-    for (uint64_t i = 0; i < s->n_blocks; i++)
-        kvi_block_release(s->pool, kvi_session_blocks(s)[i]);
-    if (s->cls) {
-        kvi_pool_unreserve(s->pool, s->cls, s->n_reserved);
-        kvi_pool_class_release(s->pool, s->cls);
-    }
-    kvi_pool_uncharge(s->pool, s->charged_bytes);
-    kvi_pool_count_session(s->pool, -1);
-    free_mark(s);
+        kvi_session_drop_append(s);
+    kvi_session_drop_adopt(s);
+    kvi_logits_release(s, s->next_logits);
+    kvi_state_fini(s, &s->mark);
+    kvi_state_fini(s, &s->now);
+    release_reservations(s);
+    if (s->root)
+        kvi_prefix_root_release(pool, s->root);
+    kvi_pool_class_release(pool, s->pending_cls);
+    kvi_pool_class_release(pool, s->page_cls);
+    kvi_pool_class_release(pool, s->cls);
+    kvi_pool_count_session(pool, -1);
     kvi_net_destroy(s->net);
-    kvi_free(&a, s->windows, window_bytes(s->model));
-    kvi_free(&a, s->pending, pending_bytes(s->model));
-    kvi_free(&a, s->floors, floors_bytes(s->model));
-    kvi_free(&a, s->first_rows, floors_bytes(s->model));
-    kvi_free(&a, s->logits, s->model->config.vocab_size * sizeof(float));
-    kvi_buf_free(&a, &s->tokens, sizeof(int32_t));
-    kvi_buf_free(&a, &s->appends, sizeof(kvi_append));
-    kvi_buf_free(&a, &s->blocks, sizeof(kvi_block *));
-    kvi_buf_free(&a, &s->index_parts, sizeof(uint8_t *));
-    kvi_buf_free(&a, &s->main_parts, sizeof(uint8_t *));
+    free_buffers(s);
     kvi_model_release(s->model);
-
-    kvcsa_pool *pool = s->pool;
-
     kvi_free(&a, s, sizeof *s);
     kvi_pool_release(pool); /* last: it may own the allocator's user data */
 }
@@ -151,20 +245,51 @@ void kvi_session_set_reference(kvcsa_session *s, uint32_t op_flags, const kvi_ta
 {
     s->op_flags = op_flags;
     s->tap = tap;
+    if (op_flags || tap) { /* other numerics than the domain says, or every row is to be seen */
+        s->set.flags |= KVCSA_SESSION_PRIVATE;
+        s->set.reuse = KVCSA_REUSE_NONE;
+    }
 }
 
-/* Everything about an append that can be wrong, before anything changes. */
-static kvcsa_status check_append(const kvcsa_session *s, const int32_t *tokens, size_t n,
-                                 const kvcsa_append_params *p, kvcsa_error *err)
+void kvi_session_set_decoder_cut(kvcsa_session *s, uint32_t cut)
+{
+    s->set.decoder_cut = cut;
+}
+
+/* ------------------------------------------------------------------ queue */
+
+static kvi_append *append_at(const kvcsa_session *s, size_t i)
+{
+    return (kvi_append *)s->appends.data + s->first_append + i;
+}
+
+kvi_append *kvi_session_first_append(const kvcsa_session *s)
+{
+    return s->n_appends ? append_at(s, 0) : NULL;
+}
+
+void kvi_session_drop_append(kvcsa_session *s)
+{
+    kvi_append *ap = append_at(s, 0);
+
+    kvi_free(&s->allocator, ap->rows, ap->n_rows * sizeof *ap->rows);
+    s->first_append++;
+    if (--s->n_appends == 0)
+        s->first_append = 0;
+    s->planned = 0;
+}
+
+/* Everything about an append that can be wrong, before anything changes. `held`: tokens in front of
+ * it. */
+static kvcsa_status check_append(const kvcsa_session *s, uint64_t held, const int32_t *tokens,
+                                 size_t n, const kvcsa_append_params *p, kvcsa_error *err)
 {
     const kvi_config *c = &s->model->config;
 
-    if (n == 0)
-        return kvi_fail(err, KVCSA_ERR_ARG, "n_tokens is 0, must be at least 1");
-    if (n > c->max_tokens || s->n_total > c->max_tokens - n)
+    if (n > c->max_tokens || held > c->max_tokens - n)
         return kvi_fail(err, KVCSA_ERR_LIMIT,
                         "n_tokens is %zu after %llu, the context limit is %llu", n,
-                        (unsigned long long)s->n_total, (unsigned long long)c->max_tokens);
+                        (unsigned long long)held, (unsigned long long)c->max_tokens);
     for (size_t i = 0; i < n; i++) {
         if (tokens[i] < 0 || (uint32_t)tokens[i] >= c->vocab_size)
             return kvi_fail(err, KVCSA_ERR_ARG, "tokens[%zu] is %d, must be in 0..%u", i, tokens[i],
@@ -179,6 +304,11 @@ static kvcsa_status check_append(const kvcsa_session *s, const int32_t *tokens, 
                         p->logits);
     if ((p->logits == KVCSA_LOGITS_ALL || p->logits == KVCSA_LOGITS_ROWS) && !p->on_logits)
         return kvi_fail(err, KVCSA_ERR_ARG, "on_logits is NULL, logits %u need it", p->logits);
+    return KVCSA_OK;
+}
+
+static kvcsa_status check_rows(const kvcsa_append_params *p, size_t n, kvcsa_error *err)
+{
     if (p->logits != KVCSA_LOGITS_ROWS)
         return KVCSA_OK;
     if (p->n_rows && !p->rows)
@@ -190,287 +320,222 @@ static kvcsa_status check_append(const kvcsa_session *s, const int32_t *tokens, 
     return KVCSA_OK;
 }
 
-/* Finished appends at the front of the list make room for new ones. */
-static void compact_appends(kvcsa_session *s)
+/* Finished appends and tokens at the front of the lists make room for new ones. */
+static void compact_queue(kvcsa_session *s)
 {
-    if (s->first_append == 0)
-        return;
-    memmove(s->appends.data, append_at(s, 0), s->n_appends * sizeof(kvi_append));
+    if (s->first_append)
+        memmove(s->appends.data, append_at(s, 0), s->n_appends * sizeof(kvi_append));
     s->first_append = 0;
+    if (s->first_queued)
+        memmove(s->queue.data, kvi_session_queue(s), s->n_queued * sizeof(int32_t));
+    s->first_queued = 0;
 }
 
-kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t n,
-                                const kvcsa_append_params *p, uint64_t *out_pos, kvcsa_error *err)
+/* The new append stands in the queue; its budget is not reserved yet. */
+static kvcsa_status push_append(kvcsa_session *s, const int32_t *tokens, size_t n,
+                                const kvcsa_append_params *p, kvcsa_error *err)
 {
     const kvcsa_allocator *a = &s->allocator;
     kvi_append             ap = {.on_logits = p->on_logits,
                                  .user = p->user,
                                  .logits = p->logits,
-                                 .begin = s->n_total};
-    kvcsa_status st = check_append(s, tokens, n, p, err);
-    uint64_t     need;
+                                 .begin = kvi_session_total(s),
+                                 .n_rows = p->logits == KVCSA_LOGITS_ROWS ? p->n_rows : 0};
 
-    if (st != KVCSA_OK)
-        return st;
-    ap.end = s->n_total + n;
-    ap.n_rows = p->logits == KVCSA_LOGITS_ROWS ? p->n_rows : 0;
-    need = kvi_session_blocks_for(s, ap.end) - s->n_blocks - s->n_reserved;
-    compact_appends(s);
-    if (!kvi_buf_reserve(a, &s->tokens, sizeof(int32_t), s->n_total, ap.end) ||
+    ap.end = ap.begin + n;
+    compact_queue(s);
+    if (!kvi_session_grow_ids(s, &s->queue, s->n_queued, s->n_queued + n) ||
         !kvi_buf_reserve(a, &s->appends, sizeof(kvi_append), s->n_appends, s->n_appends + 1) ||
         !(ap.rows = kvi_alloc(a, ap.n_rows * sizeof *ap.rows)))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "queue of %zu tokens", n);
-    if ((st = kvi_pool_reserve(s->pool, s->cls, need, err)) != KVCSA_OK) {
-        kvi_free(a, ap.rows, ap.n_rows * sizeof *ap.rows);
-        return st;
-    }
-    if (!kvi_session_queued(s)) /* a request that came too late was for an earlier queue */
-        atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
-    s->n_reserved += need;
-    memcpy(token_list(s) + s->n_total, tokens, n * sizeof *tokens);
+    memcpy((int32_t *)s->queue.data + s->n_queued, tokens, n * sizeof *tokens);
     if (ap.n_rows)
         memcpy(ap.rows, p->rows, ap.n_rows * sizeof *ap.rows);
     *append_at(s, s->n_appends++) = ap;
-    s->n_total = ap.end;
-    if (out_pos)
-        *out_pos = s->n_total;
+    s->n_queued += n;
     return KVCSA_OK;
+}
+
+static void pop_append(kvcsa_session *s)
+{
+    const kvi_append ap = *append_at(s, s->n_appends - 1);
+
+    kvi_free(&s->allocator, ap.rows, ap.n_rows * sizeof *ap.rows);
+    s->n_appends--;
+    s->n_queued -= (size_t)(ap.end - ap.begin);
+}
+
+/* What an append changes besides the queue, to be put back when it fails. */
+typedef struct before_append {
+    kvi_prefix_match adopt;
+    uint64_t         stored_pos;
+    uint32_t         reuse;
+    kvcsa_reuse      report;
+} before_append;
+
+/* Queue and find what is known of it. On failure the session is as before. */
+static kvcsa_status queue_append(kvcsa_session *s, const int32_t *tokens, size_t n,
+                                 const kvcsa_append_params *p, kvcsa_error *err)
+{
+    before_append was;
+    kvi_block   **was_stored = s->stored;
+    kvcsa_status  st = push_append(s, tokens, n, p, err);
+
+    if (st != KVCSA_OK)
+        return st;
+    was = (before_append){s->adopt, s->stored_pos, s->reuse, s->report};
+    s->adopt = (kvi_prefix_match){0};
+    s->stored = NULL;
+    s->stored_pos = 0;
+    s->reuse = p->reuse ? p->reuse : s->set.reuse;
+    if ((st = kvi_session_look_up(s, err)) == KVCSA_OK &&
+        (st = kvi_session_reserve(s, 0, err)) == KVCSA_OK) {
+        kvi_prefix_match_release(s->pool, &was.adopt);
+        if (was.stored_pos)
+            kvi_blocks_release(s->pool, was_stored, s->geom.n_pages);
+        kvi_free(&s->allocator, was_stored, s->geom.n_pages * sizeof *was_stored);
+        return KVCSA_OK;
+    }
+    kvi_session_drop_adopt(s);
+    kvi_free(&s->allocator, s->stored, s->geom.n_pages * sizeof *s->stored);
+    s->stored = was_stored;
+    s->adopt = was.adopt;
+    s->stored_pos = was.stored_pos;
+    s->reuse = was.reuse;
+    s->report = was.report;
+    pop_append(s);
+    return st;
+}
+
+kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t n,
+                                const kvcsa_append_params *p, uint64_t *out_pos, kvcsa_error *err)
+{
+    const int    late = !kvi_session_queued(s);
+    kvcsa_status st;
+
+    if (n == 0)
+        return kvi_fail(err, KVCSA_ERR_ARG, "n_tokens is 0, must be at least 1");
+    if ((st = check_append(s, kvi_session_total(s), tokens, n, p, err)) != KVCSA_OK ||
+        (st = check_rows(p, n, err)) != KVCSA_OK ||
+        (st = queue_append(s, tokens, n, p, err)) != KVCSA_OK)
+        return st;
+    if (late) /* a request to cancel that came too late was for an earlier queue */
+        atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
+    kvi_session_trace_reuse(s);
+    if (out_pos)
+        *out_pos = kvi_session_total(s);
+    return KVCSA_OK;
+}
+
+/* The session holds next.n_tokens tokens of the list; the rest is queued. */
+static kvcsa_status sync_rest(kvcsa_session *s, kvi_state *next, const int32_t *tokens, size_t n,
+                              const kvcsa_append_params *p, kvcsa_error *err)
+{
+    const size_t kept = (size_t)next->n_tokens;
+    kvi_state    old = s->now;
+    kvcsa_status st = KVCSA_OK;
+
+    s->now = *next;
+    s->n_view = kvi_min_size(s->n_view, kvi_state_n_full(next));
+    s->planned = 0;
+    s->give = &old;
+    if (kept < n)
+        st = queue_append(s, tokens + kept, n - kept, p, err);
+    else
+        kvi_session_report_kept(s);
+    s->give = NULL;
+    if (st != KVCSA_OK) {
+        *next = s->now;
+        s->now = old;
+        s->n_view = 0;
+        return st;
+    }
+    *next = old;
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_session_sync(kvcsa_session *s, const int32_t *tokens, size_t n,
+                              const kvcsa_append_params *p, kvcsa_error *err)
+{
+    const uint32_t how =
+        s->set.reuse == KVCSA_REUSE_BOUNDED ? KVI_REPLAY_BOUNDED : KVI_REPLAY_EXACT;
+    kvi_state      next = {0};
+    kvcsa_status   st;
+    size_t         kept;
+
+    if (kvi_session_queued(s))
+        return kvi_fail(err, KVCSA_ERR_ARG, "%zu tokens are queued, sync needs an empty queue",
+                        s->n_queued);
+    if ((st = check_append(s, 0, tokens, n, p, err)) != KVCSA_OK)
+        return st;
+    kept = kvi_session_count_common(s, tokens, n);
+    if ((st = check_rows(p, n - kept, err)) != KVCSA_OK ||
+        (st = kvi_state_init(s, &next, err)) != KVCSA_OK)
+        return st;
+    kvi_state_copy(s, &next, &s->now);
+    if (kept == s->now.n_tokens)
+        next.tail_mine = s->now.tail_mine; /* the same tail with the same rows goes on */
+    kvi_state_cut(s, &next, kept, how);
+    st = sync_rest(s, &next, tokens, n, p, err);
+    kvi_state_fini(s, &next); /* what is not wanted any more: the old state, or the new one */
+    if (st != KVCSA_OK)
+        return st;
+    atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
+    if (!kvi_session_queued(s)) /* cannot fail: it only gives back */
+        (void)kvi_session_reserve(s, 0, NULL);
+    kvi_session_trace_reuse(s);
+    return KVCSA_OK;
+}
+
+/* ------------------------------------------------------------------ figures */
+
+/* Blocks of the chain that somebody else holds too. */
+static uint64_t count_shared(const kvcsa_session *s)
+{
+    enum { SOME = 64 };
+    kvi_block *some[SOME];
+    size_t     n = 0;
+    uint64_t   shared = 0;
+
+    for (kvi_block *b = s->now.last; b; b = kvi_block_parent(b)) {
+        if (n == SOME) {
+            shared += kvi_blocks_count_shared(s->pool, some, n);
+            n = 0;
+        }
+        some[n++] = b;
+    }
+    shared += kvi_blocks_count_shared(s->pool, some, n);
+    if (s->now.tail)
+        shared += kvi_block_is_shared(s->pool, s->now.tail) ? 1 : 0;
+    return shared;
 }
 
 void kvi_session_get_stats(const kvcsa_session *s, kvcsa_session_stats *out)
 {
     const kvi_kv_layout *layout = &s->model->layout;
+    const kvi_state     *st = &s->now;
+    const uint64_t       each = (uint64_t)layout->index_part_bytes + layout->main_part_bytes;
 
-    out->n_tokens = s->n_tokens;
+    out->n_tokens = st->n_tokens;
     out->n_queued = kvi_session_queued(s);
     out->n_entries = 0;
     out->entry_bytes = 0;
     for (uint32_t i = 0; i < layout->n_owners; i++) {
         const kvi_kv_owner *o = &layout->owners[i];
 
-        out->n_entries += s->n_tokens / o->ratio;
-        out->entry_bytes += s->n_tokens / o->ratio * (o->main_row_bytes + o->index_row_bytes);
+        out->n_entries += st->n_tokens / o->ratio;
+        out->entry_bytes += st->n_tokens / o->ratio * (o->main_row_bytes + o->index_row_bytes);
     }
-    out->n_blocks = s->n_blocks;
-    out->block_bytes = s->n_blocks * ((uint64_t)layout->index_part_bytes + layout->main_part_bytes);
-    out->window_bytes = window_bytes(s->model);
+    out->n_blocks = kvi_session_blocks_for(s, st->n_tokens);
+    out->block_bytes = out->n_blocks * each;
+    out->shared_bytes = count_shared(s) * each;
+    out->window_bytes = 0;
+    for (uint32_t i = 0; i < s->geom.n_pages; i++)
+        out->window_bytes += st->pages[i] ? s->geom.page_bytes : 0;
     out->workspace_bytes = kvi_net_workspace_bytes(s->net);
     out->n_computed_rows = s->n_computed_rows;
-}
-
-/* Blocks behind n go back to the pool; their room is the session's reservation again. */
-static void unacquire_blocks(kvcsa_session *s, uint64_t n)
-{
-    while (s->n_blocks > n) {
-        kvi_block_unacquire(s->pool, kvi_session_blocks(s)[--s->n_blocks]);
-        s->n_reserved++;
-    }
-}
-
-/* Blocks for n_tokens; (S2) is restored by the caller if the chunk fails. */
-static kvcsa_status acquire_blocks(kvcsa_session *s, uint64_t n_tokens, kvcsa_error *err)
-{
-    const kvcsa_allocator *a = &s->allocator;
-    const size_t           n = (size_t)kvi_session_blocks_for(s, n_tokens);
-    kvcsa_status           st;
-
-    if (!kvi_buf_reserve(a, &s->blocks, sizeof(kvi_block *), s->n_blocks, n) ||
-        !kvi_buf_reserve(a, &s->index_parts, sizeof(uint8_t *), s->n_blocks, n) ||
-        !kvi_buf_reserve(a, &s->main_parts, sizeof(uint8_t *), s->n_blocks, n))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "block table of %zu blocks", n);
-    while (s->n_blocks < n) {
-        kvi_block *b = NULL;
-
-        if ((st = kvi_block_acquire(s->pool, s->cls, &b, err)) != KVCSA_OK)
-            return st;
-        kvi_session_set_block(s, s->n_blocks++, b);
-        s->n_reserved--;
-    }
-    return KVCSA_OK;
-}
-
-/* (S4) Remember where the append began, if this chunk does not finish it. */
-static kvcsa_status set_mark(kvcsa_session *s, kvcsa_error *err)
-{
-    const size_t n_pending = pending_bytes(s->model);
-    kvi_mark    *m = &s->mark;
-
-    if (m->set)
-        return KVCSA_OK;
-    if ((!m->windows && !(m->windows = kvi_alloc(&s->allocator, window_bytes(s->model)))) ||
-        (!m->pending && !(m->pending = kvi_alloc(&s->allocator, n_pending))) ||
-        (!m->floors && !(m->floors = kvi_alloc(&s->allocator, floors_bytes(s->model)))))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "copy of the window rows, %zu bytes",
-                        window_bytes(s->model));
-    memcpy(m->windows, s->windows, window_bytes(s->model));
-    memcpy(m->pending, s->pending, n_pending);
-    memcpy(m->floors, s->floors, floors_bytes(s->model));
-    m->has_logits = s->has_logits;
-    m->n_tokens = s->n_tokens;
-    m->set = 1;
-    return KVCSA_OK;
-}
-
-void kvi_session_rollback(kvcsa_session *s)
-{
-    const kvi_mark *m = &s->mark;
-
-    while (s->n_appends)
-        drop_first_append(s);
-    s->planned = 0;
-    if (m->set) {
-        memcpy(s->windows, m->windows, window_bytes(s->model));
-        memcpy(s->pending, m->pending, pending_bytes(s->model));
-        memcpy(s->floors, m->floors, floors_bytes(s->model));
-        s->has_logits = m->has_logits;
-        s->n_tokens = m->n_tokens;
-    }
-    free_mark(s);
-    unacquire_blocks(s, kvi_session_blocks_for(s, s->n_tokens)); /* (S4): they are still OPEN */
-    kvi_pool_unreserve(s->pool, s->cls, s->n_reserved);
-    s->n_reserved = 0;
-    s->n_total = s->n_tokens;
-}
-
-/* Rows of a chunk [n_tokens, n_tokens + n) whose logits the append wants, into rows; returns their
- * number. The first n_reported are for the callback; the last row of the append is computed in any
- * case. */
-static uint32_t wanted_rows(const kvcsa_session *s, const kvi_append *ap, uint32_t n,
-                            uint32_t *rows, uint32_t *n_reported)
-{
-    const uint64_t begin = s->n_tokens;
-    const uint64_t first = s->first_rows[s->model->plan.n_layers]; /* none below reach the head */
-    uint32_t       n_rows = 0;
-
-    if (ap->logits == KVCSA_LOGITS_ALL)
-        for (uint32_t i = 0; i < n; i++)
-            if (begin + i >= first)
-                rows[n_rows++] = i;
-    if (ap->logits == KVCSA_LOGITS_ROWS)
-        for (uint32_t i = 0; i < ap->n_rows; i++)
-            if (ap->begin + ap->rows[i] >= kvi_max_size(begin, first) &&
-                ap->begin + ap->rows[i] < begin + n)
-                rows[n_rows++] = (uint32_t)(ap->begin + ap->rows[i] - begin);
-    *n_reported = n_rows;
-    if (ap->logits != KVCSA_LOGITS_NONE && begin + n == ap->end &&
-        (n_rows == 0 || rows[n_rows - 1] != n - 1))
-        rows[n_rows++] = n - 1;
-    return n_rows;
-}
-
-static void seal_full_blocks(kvcsa_session *s)
-{
-    for (; s->n_sealed < s->n_tokens / s->model->plan.block_tokens; s->n_sealed++)
-        kvi_block_seal(s->pool, kvi_session_blocks(s)[s->n_sealed]);
-}
-
-/* The part that cannot fail. */
-static void commit_chunk(kvcsa_session *s, const kvi_net_run_params *run, uint32_t n_reported)
-{
-    const kvi_append ap = *append_at(s, 0);
-    const uint64_t   begin = s->n_tokens;
-    const uint32_t   vocab = s->model->config.vocab_size;
-    const int        done = begin + run->n_rows == ap.end;
-    const float     *logits = kvi_net_logits(s->net);
-
-    kvi_net_commit(s->net, run);
-    s->n_tokens += run->n_rows;
-    s->has_logits = done && ap.logits != KVCSA_LOGITS_NONE;
-    if (s->has_logits)
-        memcpy(s->logits, logits + (size_t)(run->n_logit_rows - 1) * vocab, vocab * sizeof(float));
-    for (uint32_t i = 0; i < n_reported; i++)
-        ap.on_logits(ap.user, begin + run->logit_rows[i], logits + (size_t)i * vocab, vocab);
-    if (done) {
-        drop_first_append(s);
-        s->planned = 0;
-        s->mark.set = 0;
-        seal_full_blocks(s);
-        if (s->n_appends == 0)
-            free_mark(s); /* a copy of the windows is not worth keeping between prompts */
-    }
-}
-
-static int ask_stop(void *user)
-{
-    const kvi_stop_context *c = user;
-
-    if (atomic_load_explicit(&c->s->cancel, memory_order_relaxed))
-        return 1;
-    return c->hooks->progress &&
-           c->hooks->progress(c->hooks->user, c->s, c->n_before, kvi_session_queued(c->s)) != 0;
-}
-
-/* Logits of all wanted rows are kept until the commit: bound them. */
-static uint64_t chunk_limit(const kvcsa_session *s, const kvi_append *ap)
-{
-    const uint64_t rows = ((uint64_t)64 << 20) / (s->model->config.vocab_size * sizeof(float));
-    const uint64_t limit = s->chunk_tokens;
-
-    if (ap->logits != KVCSA_LOGITS_ALL && ap->logits != KVCSA_LOGITS_ROWS)
-        return limit;
-    return rows == 0 ? 1 : kvi_min_size(limit, rows);
-}
-
-kvi_net_run_params kvi_session_run_params(const kvcsa_session *s, uint64_t pos, uint32_t n_rows,
-                                          kvi_stop_context *stop)
-{
-    return (kvi_net_run_params){.exec = {.ops = kvi_pool_ops(s->pool),
-                                         .dev = kvi_pool_device(s->pool),
-                                         .flags = s->op_flags,
-                                         .tap = s->tap},
-                                .state = {.pos = pos,
-                                          .tokens = s->tokens.data,
-                                          .index_parts = s->index_parts.data,
-                                          .main_parts = s->main_parts.data,
-                                          .floors = s->floors,
-                                          .windows = s->windows,
-                                          .pending = s->pending},
-                                .n_rows = n_rows,
-                                .first_rows = s->first_rows,
-                                .stop = ask_stop,
-                                .stop_user = stop};
-}
-
-kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hooks,
-                                   uint64_t max_rows, uint64_t *n_done, kvcsa_error *err)
-{
-    const kvi_append *ap = append_at(s, 0);
-    const uint64_t    n_blocks = s->n_blocks;
-    const uint32_t    n =
-        (uint32_t)kvi_min_size(kvi_min_size(ap->end - s->n_tokens, max_rows), chunk_limit(s, ap));
-    uint32_t          *rows;
-    kvi_stop_context   stop = {.s = s, .hooks = hooks, .n_before = s->n_tokens - ap->begin};
-    kvi_net_run_params run;
-    uint32_t           n_reported = 0;
-    kvcsa_status       st = KVCSA_OK;
-
-    *n_done = 0;
-    if (!s->planned)
-        kvi_session_plan_forward(s, ap->end);
-    if (s->replay_end)
-        return kvi_session_replay_chunk(s, &stop, max_rows, n_done, err);
-    rows = kvi_alloc(&s->allocator, n * sizeof *rows);
-    if (!rows)
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "list of %u rows", n);
-    if (s->n_tokens + n < ap->end)
-        st = set_mark(s, err);
-    if (st == KVCSA_OK)
-        st = acquire_blocks(s, s->n_tokens + n, err);
-    if (st == KVCSA_OK) {
-        run = kvi_session_run_params(s, s->n_tokens, n, &stop);
-        run.logit_rows = rows;
-        run.n_logit_rows = wanted_rows(s, ap, n, rows, &n_reported);
-        st = kvi_net_run(s->net, &run, err);
-        s->n_computed_rows += n;
-    }
-    if (st == KVCSA_OK) {
-        commit_chunk(s, &run, n_reported);
-        *n_done = n;
-    } else {
-        unacquire_blocks(s, n_blocks); /* (S3) */
-        if (st == KVCSA_ERR_CANCELLED)
-            kvi_session_rollback(s);
-    }
-    kvi_free(&s->allocator, rows, n * sizeof *rows);
-    return st;
+    out->n_replayed_rows = s->n_replayed_rows;
+    out->n_adopted_tokens = s->n_adopted_tokens;
+    out->n_replay = kvi_session_rows_to_replay(s);
+    out->n_exact_tokens = kvi_min_size(st->taint_pos, st->n_tokens);
 }

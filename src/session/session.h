@@ -1,26 +1,35 @@
 /* Session handle: one timeline of tokens.
  *
- * Owns the token list (committed and queued), the block table, the window rings, the pending rows
- * of half-finished entries and the logits of the last token.
+ * What the timeline holds is a value, kvi_state: a chain of sealed blocks, a tail block, window
+ * pages, raw rows and logits, all counted by reference. Fork, mark and roll-back are copies of it;
+ * they copy pointers, never rows. Around it the session has a queue of appends and the machinery of
+ * a step.
  *
- * (S1) n_tokens positions are committed; tokens[n_tokens ..] are queued; appends[] cover the queue
- *      in order.
- * (S2) Blocks cover the committed tokens: n_blocks == ceil(n_tokens / block_tokens) outside a
- *      running chunk. Room for the queued ones is reserved in the pool: n_blocks + n_reserved ==
- *      ceil(all tokens / block_tokens).
- * (S3) A chunk is committed whole or not at all; before the commit nothing that (S1) - (S4) name
- *      has changed.
- * (S4) While an append is partly committed, `mark` holds what is needed to go back to its
- *      beginning; its blocks are OPEN until it is complete, then those that are full are sealed.
+ * (S1) Of the queue, tokens [first_queued, first_queued + n_queued) are to come behind
+ * now.n_tokens;
+ *      appends[] cover them in order.
+ * (S2) now.last is the chain of the first n_tokens / block_tokens blocks; now.tail is there exactly
+ *      if tokens are left over. Only its writer (tail_mine, or the holder of its only reference)
+ *      writes to the tail, and only rows of tokens behind all that others may read.
+ * (S3) A chunk is committed whole or not at all; before the commit nothing of `now` has changed but
+ *      the identity of pages and tail (a copy of the same bytes).
+ * (S4) While an append is partly committed, `mark` is the state at its beginning. Blocks sealed
+ *      since then stay in the prefix tree when it is rolled back, so that a retry finds them. A
+ *      light mark is a position; going back to it costs a replay.
  * (S5) busy is held by the one thread that is inside.
- * (S6) After a rewind the rings are wrong below replay_end == n_tokens; rows from replay_pos on are
- *      still to be run again before anything else is.
+ * (S6) With now.replay_end != 0 the window rows are wrong; rows are to be run again up to there,
+ *      which is n_tokens, before anything else is.
+ * (S7) Blocks, pages and raw rows that the queue and a replay will need are reserved in the pool:
+ *      a step with a queue cannot fail for want of budget.
+ * (S8) adopt holds the known prefix that the next chunk takes instead of computing: adopt.n_tokens
+ *      from the chain's end on, more than the session and no more than session and queue hold.
  */
 #ifndef KVI_SESSION_H
 #define KVI_SESSION_H
 
 #include <stdatomic.h>
 
+#include "attn/window.h"
 #include "base/alloc.h"
 #include "net/net.h"
 #include "pool/pool.h"
@@ -35,103 +44,155 @@ typedef struct kvi_append {  /* one queued append */
     uint64_t        end;
 } kvi_append;
 
-typedef struct kvi_mark {    /* (S4) */
-    int      set;
-    uint64_t n_tokens;
-    int      has_logits; /* s->logits stay as they are until the append is complete */
-    uint8_t  *windows;
-    float    *pending;
-    uint64_t *floors;
-} kvi_mark;
+typedef struct kvi_logits { /* of one token; shared by states, written once */
+    atomic_uint_least32_t refs;
+    float                 row[]; /* [vocab] */
+} kvi_logits;
+
+typedef struct kvi_state {
+    uint64_t    n_tokens;
+    kvi_block  *last;       /* (S2) */
+    kvi_block  *tail;
+    int         tail_mine;
+    kvi_block **pages;      /* [geom.n_pages]; NULL = not written */
+    kvi_block  *pending;    /* NULL = none */
+    uint64_t   *floors;     /* [layers] no right window row of the layer lies below */
+    kvi_logits *logits;     /* of the last token; NULL = none */
+    uint64_t    window_lo;  /* window rows are right in [window_lo, n_tokens), in every layer */
+    uint64_t    raw_end;    /* raw rows were written up to here; 0 = none were */
+    uint64_t    taint_pos;  /* entries from here on are approximate; UINT64_MAX = none are */
+    uint64_t    replay_end; /* (S6) 0 = the windows are right */
+    uint64_t    replay_from; /* KVI_REPLAY_FROM: windows are right here */
+    uint32_t    replay_how; /* KVI_REPLAY_* */
+    int         window_approx; /* a bounded or a decoder replay made them */
+    int         logits_due; /* a step is to bring the logits back */
+} kvi_state;
+
+typedef struct kvi_settings { /* params, resolved */
+    uint64_t salt;
+    uint32_t chunk_tokens;
+    uint32_t flags;          /* KVCSA_SESSION_* */
+    uint32_t reuse;          /* KVCSA_REUSE_*, not DEFAULT */
+    uint32_t decoder_cut;    /* 0 = no decoder replay */
+    uint32_t slack_tokens;
+    uint32_t store_tokens;   /* 0 = no stored windows */
+} kvi_settings;
 
 struct kvcsa_session {
     kvcsa_allocator  allocator;
     kvcsa_pool      *pool;
     kvcsa_model     *model;
-    kvi_block_class *cls;
-    kvi_net         *net;
+    kvi_block_class *cls;          /* of blocks */
+    kvi_block_class *page_cls;     /* of window pages; NULL = the plan has no windows */
+    kvi_block_class *pending_cls;  /* of pages of raw rows; NULL = the plan has none */
+    kvi_prefix_root *root;
+    kvi_settings     set;
+    kvi_window_geom  geom;
+    kvi_net         *net;          /* NULL until it computes */
+    int              cache_only;   /* of tests and benchmarks: chunks are committed uncomputed */
     atomic_flag      busy;
     atomic_int       cancel;
-    uint32_t         chunk_tokens;
-    uint32_t         op_flags;       /* KVI_OP_*: reference mode of the tests */
-    const kvi_tap   *tap;            /* of the tests */
-    uint64_t         n_tokens;       /* committed; read by kvcsa_session_length */
-    uint64_t         n_total;        /* and queued */
-    kvi_buf          tokens;         /* i32 */
-    kvi_buf          appends;        /* kvi_append */
+    uint32_t         op_flags;     /* KVI_OP_*: reference mode of the tests */
+    const kvi_tap   *tap;          /* of the tests */
+    kvi_state        now;
+    kvi_state        mark;         /* (S4) */
+    int              has_mark;
+    int              mark_is_light; /* it holds length and logits only: the pool had no room for a
+                                     * second copy of the windows */
+    int              light_mark;   /* the next one is to be so */
+    kvi_buf          queue;        /* i32 */
+    size_t           first_queued, n_queued;
+    kvi_buf          appends;      /* kvi_append */
     size_t           first_append, n_appends;
-    kvi_buf          blocks;         /* kvi_block * */
-    kvi_buf          index_parts;    /* uint8_t * */
+    kvi_prefix_match adopt;        /* (S8) n_tokens 0 = none */
+    kvi_block      **stored;       /* [geom.n_pages] stored window for it; retained */
+    uint64_t         stored_pos;   /* where that stands; 0 = none */
+    uint32_t         reuse;        /* of the queue: KVCSA_REUSE_*, not DEFAULT */
+    kvi_state       *give;         /* of sync: the state that goes when its room is needed */
+    uint64_t         n_reserved;   /* (S7) blocks */
+    uint64_t         n_reserved_pages;
+    uint64_t         n_reserved_pending;
+    /* of the chunk that runs */
+    kvi_buf          own;          /* kvi_block *: blocks acquired behind the tail */
+    size_t           n_own;
+    kvi_buf          chunk;        /* i32: tokens, kvi_net_lookback() of those in front included */
+    kvi_buf          rows;         /* u32: rows whose logits are wanted */
+    kvi_buf          look;         /* i32: scratch of a prefix search */
+    uint64_t        *first_rows;   /* [layers + 1] of the forward that runs (attn/swa_replay.h) */
+    int              planned;      /* first_rows are those of the first append */
+    uint64_t         replay_pos;   /* next row to replay, once planned */
+    int              replay_told;  /* to the trace hook */
+    kvi_logits      *next_logits;  /* what a commit writes; allocated before the run */
+    /* flat tables of all blocks, made when they are wanted (kvi_session_view) */
+    kvi_buf          blocks;       /* kvi_block *; borrowed from the chain */
+    kvi_buf          index_parts;  /* uint8_t * */
     kvi_buf          main_parts;
-    uint64_t         n_blocks, n_reserved, n_sealed;
-    uint64_t        *floors;         /* [layers] no right window row of the layer lies below */
-    uint8_t         *windows;
-    float           *pending;        /* raw rows of half-finished entries */
-    float           *logits;         /* [vocab] */
-    int              has_logits;
-    kvi_mark         mark;
-    uint64_t        *first_rows;     /* [layers + 1] of the forward that runs (attn/swa_replay.h) */
-    int              planned;        /* first_rows are those of the first append */
-    uint64_t         replay_pos;     /* (S6) next row to replay */
-    uint64_t         replay_end;     /* 0 = the windows are right */
-    uint32_t         replay_how;     /* KVI_REPLAY_* */
-    uint32_t         decoder_cut;    /* kvi_session_set_decoder_cut; 0 = off */
-    uint64_t         n_replayed_rows; /* rows of layer 0 */
-    uint64_t         charged_bytes;
+    kvi_buf          page_parts;   /* uint8_t * [geom.n_pages] */
+    uint64_t         n_view;       /* entries [0, n_view) are those of the chain */
+    /* counters */
+    kvcsa_reuse      report;
     uint64_t         n_computed_rows;
+    uint64_t         n_replayed_rows; /* rows of layer 0 */
+    uint64_t         n_adopted_tokens;
 };
 
-/* params have been imported. */
+/* params have been imported. cache_only: for tests; works with a model opened for its plan. */
 kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model,
-                                const kvcsa_session_params *params, kvcsa_session **out,
-                                kvcsa_error *err);
+                                const kvcsa_session_params *params, int cache_only,
+                                kvcsa_session **out, kvcsa_error *err);
 void         kvi_session_destroy(kvcsa_session *s);   /* accepts NULL and half-built sessions */
+
+/* What two sessions must have in common to share blocks. */
+kvi_domain   kvi_session_domain(const kvcsa_model *model, const kvi_backend_ops *ops,
+                                uint64_t salt);
 
 /* (S5) ERR_BUSY if another thread is inside. */
 kvcsa_status kvi_session_enter(kvcsa_session *s, kvcsa_error *err);
 void         kvi_session_leave(kvcsa_session *s);
 
-/* The caller is inside. */
+/* The caller is inside, for everything below. Public semantics: kvcsa.h. */
 kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t n_tokens,
-                                const kvcsa_append_params *p,
-                                uint64_t *out_pos, kvcsa_error *err);
+                                const kvcsa_append_params *p, uint64_t *out_pos, kvcsa_error *err);
+kvcsa_status kvi_session_sync(kvcsa_session *s, const int32_t *tokens, size_t n_tokens,
+                              const kvcsa_append_params *p, kvcsa_error *err);
+kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
+                              const kvcsa_session_params *params, kvcsa_session **out,
+                              kvcsa_error *err);
+/* `how`: KVI_REPLAY_*, where windows have to be rebuilt. */
+kvcsa_status kvi_session_rewind(kvcsa_session *s, uint64_t position, uint32_t how,
+                                kvcsa_error *err);
+kvcsa_status kvi_session_rewind_default(kvcsa_session *s, uint64_t position, kvcsa_error *err);
+void         kvi_session_erase(kvcsa_session *s, uint32_t flags);
+/* How many of tokens[n] the session holds, from the first on. */
+size_t       kvi_session_count_common(const kvcsa_session *s, const int32_t *tokens, size_t n);
+/* Committed tokens [from, from + n) into out; they are there. */
+void         kvi_session_copy_tokens(const kvcsa_session *s, uint64_t from, size_t n, int32_t *out);
 void         kvi_session_get_stats(const kvcsa_session *s, kvcsa_session_stats *out);
+/* Publishes what can be; tokens that can be found afterwards. */
+uint64_t     kvi_session_publish(kvcsa_session *s);
 
 /* Queue of the session is dropped and what its oldest unfinished append had committed is taken
  * back. */
 void         kvi_session_rollback(kvcsa_session *s);
 
-/* One chunk of at most max_rows (> 0) rows. n_done: rows committed. ERR_CANCELLED has rolled
- * back. */
-typedef struct kvi_chunk_hooks {
-    kvcsa_progress_fn progress; /* may be NULL */
-    void             *user;
-} kvi_chunk_hooks;
-kvcsa_status kvi_session_run_chunk(kvcsa_session *s, const kvi_chunk_hooks *hooks,
-                                   uint64_t max_rows, uint64_t *n_done,
-                                   kvcsa_error *err);
-
 /* kvcsa_pool_step. */
 kvcsa_status kvi_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n_sessions,
-                      const kvcsa_step_params *p,
-                      kvcsa_step_result *results, kvcsa_error *err);
+                      const kvcsa_step_params *p, kvcsa_step_result *results, kvcsa_error *err);
 
 /* For tests: the official code's rounding after every operator (KVI_OP_*), and a view of the
  * decisions (borrowed, may be NULL). */
 void kvi_session_set_reference(kvcsa_session *s, uint32_t op_flags, const kvi_tap *tap);
-
-/* Back to an earlier position: blocks are kept, the window is rebuilt by the next chunk. `how`:
- * KVI_REPLAY_*. ERR_ARG behind the length or with a queue; ERR_FULL or ERR_NOMEM (a sealed last
- * block must be copied): the session is as before. */
-kvcsa_status kvi_session_rewind(kvcsa_session *s, uint64_t position, uint32_t how,
-                                kvcsa_error *err);
-
-/* Layers from `cut` on run only the last window of a longer append (decoder replay); 0 = off. */
+/* For tests: layers from `cut` on run only the last window of a longer append; 0 = off. */
 void kvi_session_set_decoder_cut(kvcsa_session *s, uint32_t cut);
 
 static inline uint64_t kvi_session_queued(const kvcsa_session *s)
 {
-    return s->n_total - s->n_tokens;
+    return s->n_queued;
+}
+
+static inline uint64_t kvi_session_total(const kvcsa_session *s)
+{
+    return s->now.n_tokens + s->n_queued;
 }
 
 #endif

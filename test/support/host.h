@@ -147,6 +147,8 @@ static inline void host_pool_is_idle(kvcsa_pool *pool)
     kvcsa_error      err;
 
     assert_ok(kvcsa_pool_check(pool, &err));
+    assert_ok(kvcsa_prefix_forget(pool, NULL, 0, NULL, 0, NULL, &err)); /* the tree's share */
+    assert_ok(kvcsa_pool_check(pool, &err));
     assert_ok(kvcsa_pool_get_stats(pool, &st, &err));
     assert_int_equal(st.used_bytes, 0);
     assert_int_equal(st.reserved_bytes, 0);

@@ -1,0 +1,254 @@
+/* Which published block goes when room is wanted.
+ *
+ * Only idle blocks go: published, not pinned, and nobody but the tree holds them. A block with a
+ * child behind it is held by the child, so a chain goes from its end; the pool keeps the idle ones
+ * in a list, which is thus one of leaves, and the search for the next victim is a walk over it.
+ *
+ * LRU: the one that was used longest ago.
+ * Cost: greedy dual with frequencies (GDSF), for blocks of one size and with a slow clock. A block
+ * is worth
+ *     age + number of bits of its number of hits
+ * when it is published or hit. The age grows by one while AGE_TURNOVERS times as many blocks go as
+ * are published, so a block that was hit once outlives that many generations of those that never
+ * were, and every doubling of its hits buys as many more: prompts that are used once do not push
+ * out a prefix that is shared, and one that nobody asks for any more goes in the end. Equal worth:
+ * the one that was used longest ago. */
+#include "pool/pool.h"
+
+#include "base/status.h"
+#include "pool/pool_int.h"
+
+#include <inttypes.h>
+
+#define AGE_TURNOVERS 64
+
+/* ------------------------------------------------------------------ the idle list */
+
+static int is_evictable(const kvi_block *block)
+{
+    return block->published && block->pins == 0 && block->refs == 1;
+}
+
+static void link_idle(kvcsa_pool *pool, kvi_block *block)
+{
+    block->prev_idle = pool->idle_tail;
+    block->next_idle = NULL;
+    if (pool->idle_tail)
+        pool->idle_tail->next_idle = block;
+    else
+        pool->idle_head = block;
+    pool->idle_tail = block;
+    block->idle = 1;
+}
+
+static void unlink_idle(kvcsa_pool *pool, kvi_block *block)
+{
+    if (block->prev_idle)
+        block->prev_idle->next_idle = block->next_idle;
+    else
+        pool->idle_head = block->next_idle;
+    if (block->next_idle)
+        block->next_idle->prev_idle = block->prev_idle;
+    else
+        pool->idle_tail = block->prev_idle;
+    block->prev_idle = NULL;
+    block->next_idle = NULL;
+    block->idle = 0;
+}
+
+void kvi_evict_update(kvcsa_pool *pool, kvi_block *block)
+{
+    const int wanted = is_evictable(block);
+
+    if (wanted && !block->idle)
+        link_idle(pool, block);
+    else if (!wanted && block->idle)
+        unlink_idle(pool, block);
+}
+
+/* ------------------------------------------------------------------ worth */
+
+static void set_worth(kvcsa_pool *pool, kvi_block *block)
+{
+    uint32_t bits = 0;
+
+    for (uint64_t n = block->n_hits; n; n >>= 1)
+        bits++;
+    block->last_used = ++pool->clock;
+    block->worth = pool->age + bits;
+}
+
+void kvi_evict_enter(kvcsa_pool *pool, kvi_block *block)
+{
+    block->n_hits = 0;
+    set_worth(pool, block);
+    kvi_evict_update(pool, block);
+}
+
+void kvi_evict_used(kvcsa_pool *pool, kvi_block *block)
+{
+    block->n_hits++;
+    set_worth(pool, block);
+}
+
+/* a goes before b. */
+static int goes_first(const kvcsa_pool *pool, const kvi_block *a, const kvi_block *b)
+{
+    if (pool->evict == KVCSA_EVICT_COST && a->worth != b->worth)
+        return a->worth < b->worth;
+    return a->last_used < b->last_used;
+}
+
+/* ------------------------------------------------------------------ evicting */
+
+static void evict_one(kvcsa_pool *pool, uint32_t reason)
+{
+    kvi_block *victim = pool->idle_head;
+
+    for (kvi_block *b = victim->next_idle; b; b = b->next_idle) {
+        if (goes_first(pool, b, victim))
+            victim = b;
+    }
+    pool->age += 1.0 / ((double)AGE_TURNOVERS * (double)pool->n_published);
+    pool->n_evicted++;
+    kvi_prefix_remove(pool, victim, reason);
+}
+
+void kvi_evict_down_to(kvcsa_pool *pool, uint64_t max_used, uint32_t reason)
+{
+    while (pool->used_bytes > max_used && pool->idle_head)
+        evict_one(pool, reason);
+}
+
+int kvi_evict_for(kvcsa_pool *pool, uint64_t bytes, uint32_t reason)
+{
+    uint64_t max_used = pool->budget_bytes - pool->reserved_bytes; /* (P6): no underflow */
+
+    if (bytes > max_used)
+        return 0;
+    max_used -= bytes;
+    if (pool->used_bytes <= max_used)
+        return 1;
+    /* a hopeless request must not empty the tree */
+    if (pool->used_bytes - kvi_evict_possible_bytes(pool) > max_used)
+        return 0;
+    kvi_evict_down_to(pool, max_used, reason);
+    KVI_ASSERT(pool->used_bytes <= max_used);
+    return 1;
+}
+
+/* ------------------------------------------------------------------ what could go */
+
+/* First block of the subtree in post-order: children before their parent. */
+static kvi_block *first_leaf(kvi_block *block)
+{
+    while (block && block->first_child)
+        block = block->first_child;
+    return block;
+}
+
+static kvi_block *next_in_post_order(const kvi_block *block)
+{
+    return block->next_sibling ? first_leaf(block->next_sibling) : block->parent;
+}
+
+/* Somebody beside the tree and the published children holds it. */
+static int is_held(const kvi_block *block)
+{
+    uint32_t n = 1;
+
+    for (const kvi_block *child = block->first_child; child; child = child->next_sibling)
+        n++;
+    return block->refs != n;
+}
+
+/* Calls `take` for every block that could go when all those behind it have gone. Returns the sum of
+ * what it returns. */
+static uint64_t for_each_possible(const kvcsa_pool *pool, uint64_t (*take)(const kvi_block *block))
+{
+    uint64_t sum = 0;
+
+    for (const kvi_prefix_root *root = pool->roots; root; root = root->next) {
+        /* The last block that has to stay has this depth. In post-order the next one with a lower
+         * depth is its parent, which stays too. */
+        uint64_t stays = 0;
+
+        for (const kvi_block *b = first_leaf(root->first_child); b; b = next_in_post_order(b)) {
+            if (stays > b->depth || is_held(b))
+                stays = b->depth;
+            else
+                sum += take(b);
+        }
+    }
+    return sum;
+}
+
+/* Pages may lie in several stored windows: n_hits of a page counts those that could go, and the
+ * last of them frees it. */
+static uint64_t take_bytes(const kvi_block *block)
+{
+    const kvi_stored_window *window = block->window;
+    uint64_t                 bytes = kvi_class_block_bytes(block->slab->cls);
+
+    for (size_t i = 0; window && i < window->n_pages; i++) {
+        kvi_block *page = window->pages[i];
+
+        if (page && ++page->n_hits == page->refs)
+            bytes += kvi_class_block_bytes(page->slab->cls);
+    }
+    return bytes;
+}
+
+static uint64_t forget_counts(const kvi_block *block)
+{
+    const kvi_stored_window *window = block->window;
+
+    for (size_t i = 0; window && i < window->n_pages; i++) {
+        if (window->pages[i])
+            window->pages[i]->n_hits = 0;
+    }
+    return 0;
+}
+
+uint64_t kvi_evict_possible_bytes(const kvcsa_pool *pool)
+{
+    const uint64_t bytes = for_each_possible(pool, take_bytes);
+
+    for_each_possible(pool, forget_counts);
+    return bytes;
+}
+
+/* ------------------------------------------------------------------ check */
+
+/* (T8) */
+kvcsa_status kvi_pool_check_idle(const kvcsa_pool *pool, kvcsa_error *err)
+{
+    uint64_t         n_listed = 0;
+    uint64_t         n_idle = 0;
+    const kvi_block *prev = NULL;
+
+    for (const kvi_block *b = pool->idle_head; b; prev = b, b = b->next_idle) {
+        if (!b->idle || !is_evictable(b) || b->prev_idle != prev)
+            return KVI_BROKEN("T8: block %p has no place among the idle ones", (const void *)b);
+        if (++n_listed > pool->n_published)
+            return KVI_BROKEN("T8: the list of idle blocks does not end");
+    }
+    if (pool->idle_tail != prev)
+        return KVI_BROKEN("T8: the list of idle blocks ends at another block than its tail");
+    for (const kvi_block_class *cls = pool->classes; cls; cls = cls->next) {
+        for (const kvi_slab *slab = cls->slabs; slab; slab = slab->next) {
+            for (uint32_t i = 0; i < slab->n_blocks; i++) {
+                const kvi_block *b = &slab->blocks[i];
+
+                if (b->idle != is_evictable(b))
+                    return KVI_BROKEN("T8: block %p has the wrong mark of idle ones",
+                                      (const void *)b);
+                n_idle += b->idle;
+            }
+        }
+    }
+    if (n_idle != n_listed)
+        return KVI_BROKEN("T8: %" PRIu64 " blocks are idle, %" PRIu64 " are listed", n_idle,
+                          n_listed);
+    return KVCSA_OK;
+}

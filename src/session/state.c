@@ -1,0 +1,317 @@
+/* States as values: copies share, cuts let go. */
+#include "session/session_int.h"
+
+#include <string.h>
+
+#include "base/status.h"
+
+static size_t pages_bytes(const kvcsa_session *s)
+{
+    return s->geom.n_pages * sizeof(kvi_block *);
+}
+
+static size_t floors_bytes(const kvcsa_session *s)
+{
+    return s->model->plan.n_layers * sizeof(uint64_t);
+}
+
+static size_t logits_bytes(const kvcsa_session *s)
+{
+    return sizeof(kvi_logits) + s->model->config.vocab_size * sizeof(float);
+}
+
+kvi_logits *kvi_logits_create(const kvcsa_session *s)
+{
+    kvi_logits *l = kvi_alloc(&s->allocator, logits_bytes(s));
+
+    if (l)
+        atomic_init(&l->refs, 1);
+    return l;
+}
+
+void kvi_logits_release(const kvcsa_session *s, kvi_logits *l)
+{
+    if (l && atomic_fetch_sub_explicit(&l->refs, 1, memory_order_acq_rel) == 1)
+        kvi_free(&s->allocator, l, logits_bytes(s));
+}
+
+kvcsa_status kvi_state_init(const kvcsa_session *s, kvi_state *st, kvcsa_error *err)
+{
+    *st = (kvi_state){.taint_pos = UINT64_MAX};
+    if (!(st->pages = kvi_zalloc(&s->allocator, pages_bytes(s))) ||
+        !(st->floors = kvi_zalloc(&s->allocator, floors_bytes(s)))) {
+        kvi_state_fini(s, st);
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "state of a session, %zu bytes",
+                        pages_bytes(s) + floors_bytes(s));
+    }
+    return KVCSA_OK;
+}
+
+static void drop_window(const kvcsa_session *s, kvi_state *st)
+{
+    if (st->pages) {
+        kvi_blocks_release(s->pool, st->pages, s->geom.n_pages);
+        memset(st->pages, 0, pages_bytes(s));
+        memset(st->floors, 0, floors_bytes(s));
+    }
+    kvi_block_release(s->pool, st->pending);
+    st->pending = NULL;
+    kvi_logits_release(s, st->logits);
+    st->logits = NULL;
+    st->window_approx = 0;
+}
+
+void kvi_state_clear(const kvcsa_session *s, kvi_state *st)
+{
+    drop_window(s, st);
+    kvi_block_release(s->pool, st->tail);
+    kvi_block_release(s->pool, st->last);
+    *st = (kvi_state){.pages = st->pages, .floors = st->floors, .taint_pos = UINT64_MAX};
+}
+
+void kvi_state_fini(const kvcsa_session *s, kvi_state *st)
+{
+    if (st->pages && st->floors)
+        kvi_state_clear(s, st);
+    kvi_free(&s->allocator, st->pages, pages_bytes(s));
+    kvi_free(&s->allocator, st->floors, floors_bytes(s));
+    *st = (kvi_state){0};
+}
+
+void kvi_state_copy(const kvcsa_session *s, kvi_state *to, const kvi_state *from)
+{
+    kvi_block **const pages = to->pages;
+    uint64_t *const   floors = to->floors;
+    kvi_block *const  others[] = {from->last, from->tail, from->pending};
+
+    KVI_ASSERT(to->n_tokens == 0 && !to->last && !to->tail);
+    *to = *from;
+    to->pages = pages;
+    to->floors = floors;
+    to->tail_mine = 0;
+    memcpy(pages, from->pages, pages_bytes(s));
+    memcpy(floors, from->floors, floors_bytes(s));
+    kvi_blocks_retain(s->pool, pages, s->geom.n_pages);
+    kvi_blocks_retain(s->pool, others, 3);
+    if (to->logits)
+        atomic_fetch_add_explicit(&to->logits->refs, 1, memory_order_relaxed);
+}
+
+void kvi_state_lose_window(const kvcsa_session *s, kvi_state *st, uint32_t how)
+{
+    drop_window(s, st);
+    st->window_lo = st->n_tokens;
+    st->raw_end = 0;
+    st->replay_end = st->n_tokens; /* none where there is nothing to rebuild */
+    st->replay_from = 0;
+    st->replay_how = how;
+    st->logits_due = st->n_tokens > 0;
+}
+
+/* The chain up to `position`; a block that it ends in becomes the tail. */
+static void cut_blocks(const kvcsa_session *s, kvi_state *st, uint64_t position)
+{
+    const uint32_t bt = kvi_session_block_tokens(s);
+    const uint64_t n_full = position / bt;
+    kvi_block     *keep = st->last;
+    kvi_block     *tail = position % bt && n_full == kvi_state_n_full(st) ? st->tail : NULL;
+
+    while (keep && kvi_block_depth(keep) >= n_full) {
+        if (kvi_block_depth(keep) == n_full && position % bt)
+            tail = keep;
+        keep = kvi_block_parent(keep);
+    }
+    kvi_block_retain(s->pool, keep);
+    kvi_block_retain(s->pool, tail);
+    kvi_block_release(s->pool, st->tail);
+    kvi_block_release(s->pool, st->last);
+    st->last = keep;
+    st->tail = tail;
+    st->tail_mine = 0; /* somebody may read what lies behind */
+}
+
+/* Rows that a query at `position` reads, and the raw row in front of it, are still there. */
+static int has_window_at(const kvcsa_session *s, const kvi_state *st, uint64_t position)
+{
+    const uint64_t ring = kvi_window_ring_rows(&s->geom);
+    const uint64_t window = ring - s->set.slack_tokens; /* at least the window */
+    const uint64_t held = st->n_tokens > ring ? st->n_tokens - ring : 0;
+
+    return !st->replay_end && kvi_max_size(held, st->window_lo) <=
+                                  (position > window ? position - window : 0);
+}
+
+/* The slots hold the rows of the last tokens that were run, wherever the session went back to. */
+static int has_raw_row_at(const kvcsa_session *s, const kvi_state *st, uint64_t position)
+{
+    const uint32_t ratio = kvi_plan_max_ratio(&s->model->plan);
+
+    return !s->pending_cls || position % ratio == 0 ||
+           position / ratio + s->geom.pending_slots > (st->raw_end - 1) / ratio;
+}
+
+void kvi_state_cut(const kvcsa_session *s, kvi_state *st, uint64_t position, uint32_t how)
+{
+    const int window = has_window_at(s, st, position);
+    const int raw = has_raw_row_at(s, st, position);
+
+    if (position == st->n_tokens)
+        return;
+    if (position == 0) {
+        kvi_state_clear(s, st);
+        return;
+    }
+    cut_blocks(s, st, position);
+    st->n_tokens = position;
+    if (position <= st->taint_pos)
+        st->taint_pos = UINT64_MAX;
+    if (!window) {
+        kvi_state_lose_window(s, st, how);
+        return;
+    }
+    kvi_logits_release(s, st->logits);
+    st->logits = NULL;
+    st->logits_due = 1;
+    if (!raw) { /* the last row brings it back */
+        st->replay_end = position;
+        st->replay_from = position - 1;
+        st->replay_how = KVI_REPLAY_FROM;
+    }
+}
+
+void kvi_session_install(kvcsa_session *s, kvi_state *st)
+{
+    kvi_state old = s->now;
+
+    KVI_ASSERT(!kvi_session_queued(s));
+    s->now = *st;
+    *st = (kvi_state){0};
+    kvi_state_fini(s, &old);
+    s->n_view = 0;
+    s->planned = 0;
+}
+
+/* ------------------------------------------------------------------ lists */
+
+int kvi_session_grow_ids(const kvcsa_session *s, kvi_buf *buf, size_t used, size_t need)
+{
+    const kvi_buf old = *buf;
+    kvi_buf       bigger = {0};
+
+    if (need <= old.cap)
+        return 1;
+    if (!kvi_buf_reserve(&s->allocator, &bigger, sizeof(int32_t), 0,
+                         kvi_max_size(need, old.cap + old.cap / 2)))
+        return 0;
+    if (old.data) {
+        memcpy(bigger.data, old.data, used * sizeof(int32_t));
+        memset(old.data, 0, old.cap * sizeof(int32_t));
+    }
+    kvi_buf_free(&s->allocator, buf, sizeof(int32_t));
+    *buf = bigger;
+    return 1;
+}
+
+/* ------------------------------------------------------------------ flat tables */
+
+static int reserve_tables(kvcsa_session *s, size_t n)
+{
+    const kvcsa_allocator *a = &s->allocator;
+
+    return kvi_buf_reserve(a, &s->blocks, sizeof(kvi_block *), s->n_view, n) &&
+           kvi_buf_reserve(a, &s->index_parts, sizeof(uint8_t *), s->n_view, n) &&
+           kvi_buf_reserve(a, &s->main_parts, sizeof(uint8_t *), s->n_view, n) &&
+           kvi_buf_reserve(a, &s->page_parts, sizeof(uint8_t *), 0, s->geom.n_pages);
+}
+
+static void set_block(const kvcsa_session *s, uint64_t i, kvi_block *block)
+{
+    kvi_session_blocks(s)[i] = block;
+    ((uint8_t **)s->index_parts.data)[i] = kvi_block_index_part(block);
+    ((uint8_t **)s->main_parts.data)[i] = kvi_block_main_part(block);
+}
+
+kvcsa_status kvi_session_view(kvcsa_session *s, uint64_t n_more, kvcsa_error *err)
+{
+    const kvi_state *st = &s->now;
+    const uint64_t   n_full = kvi_state_n_full(st);
+    const size_t     n = (size_t)(n_full + 1 + s->n_own + n_more);
+    uint64_t         i = n_full;
+
+    if (!reserve_tables(s, n))
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "block table of %zu blocks", n);
+    for (kvi_block *b = st->last; i > s->n_view; b = kvi_block_parent(b))
+        set_block(s, --i, b);
+    s->n_view = n_full;
+    i = n_full;
+    if (st->tail)
+        set_block(s, i++, st->tail);
+    for (size_t k = 0; k < s->n_own; k++)
+        set_block(s, i++, ((kvi_block **)s->own.data)[k]);
+    for (uint32_t k = 0; k < s->geom.n_pages; k++)
+        ((uint8_t **)s->page_parts.data)[k] =
+            st->pages[k] ? kvi_block_main_part(st->pages[k]) : NULL;
+    return KVCSA_OK;
+}
+
+/* ------------------------------------------------------------------ tokens */
+
+static uint64_t begin_of_tail(const kvcsa_session *s, const kvi_state *st)
+{
+    return kvi_state_n_full(st) * kvi_session_block_tokens(s);
+}
+
+/* Part of [from, to) that lies in the block that begins at `begin`. */
+static void copy_part(const kvcsa_session *s, const kvi_block *b, uint64_t begin, uint64_t from,
+                      uint64_t to, int32_t *out)
+{
+    const uint64_t lo = kvi_max_size(from, begin);
+    const uint64_t hi = kvi_min_size(to, begin + kvi_session_block_tokens(s));
+
+    if (lo < hi)
+        memcpy(out + (lo - from), kvi_block_tokens(b) + (lo - begin), (hi - lo) * sizeof *out);
+}
+
+void kvi_session_copy_tokens(const kvcsa_session *s, uint64_t from, size_t n, int32_t *out)
+{
+    const kvi_state *st = &s->now;
+    const uint32_t   bt = kvi_session_block_tokens(s);
+    const uint64_t   to = from + n;
+
+    if (st->tail)
+        copy_part(s, st->tail, begin_of_tail(s, st), from, to, out);
+    for (kvi_block *b = st->last; b && (kvi_block_depth(b) + 1) * bt > from;
+         b = kvi_block_parent(b))
+        copy_part(s, b, kvi_block_depth(b) * bt, from, to, out);
+}
+
+/* First of n tokens in which the two lists differ. */
+static uint64_t first_difference(const int32_t *a, const int32_t *b, uint64_t n)
+{
+    uint64_t i = 0;
+
+    while (i < n && a[i] == b[i])
+        i++;
+    return i;
+}
+
+/* The blocks are walked from the end, so the last difference found is the first of the list. */
+size_t kvi_session_count_common(const kvcsa_session *s, const int32_t *tokens, size_t n)
+{
+    const kvi_state *st = &s->now;
+    const uint32_t   bt = kvi_session_block_tokens(s);
+    uint64_t         common = kvi_min_size(n, st->n_tokens);
+    const uint64_t   tail = begin_of_tail(s, st);
+
+    if (st->tail && common > tail)
+        common = tail + first_difference(kvi_block_tokens(st->tail), tokens + tail, common - tail);
+    for (kvi_block *b = st->last; b; b = kvi_block_parent(b)) {
+        const uint64_t begin = kvi_block_depth(b) * bt;
+        const uint64_t have = common > begin ? kvi_min_size(common - begin, bt) : 0;
+        const uint64_t same = first_difference(kvi_block_tokens(b), tokens + begin, have);
+
+        if (same < have)
+            common = begin + same;
+    }
+    return (size_t)common;
+}
