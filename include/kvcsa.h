@@ -778,10 +778,10 @@ KVCSA_API kvcsa_status kvcsa_session_common_prefix(kvcsa_session *session, const
  * at an earlier position the windows are rebuilt by the next step as after a rewind.
  *
  * @param position  0..length.
- * @param params    of the new session; NULL = those of this one. window_slack_tokens must be
- *                  this session's.
- * Status:  ERR_ARG position above the length, tokens are queued, other slack; ERR_UNSUPPORTED;
- *          ERR_NOMEM; ERR_BUSY. The session is unchanged.
+ * @param params    of the new session; NULL = those of this one. window_slack_tokens and salt
+ *                  must be this session's.
+ * Status:  ERR_ARG position above the length, tokens are queued, other slack or salt;
+ *          ERR_UNSUPPORTED; ERR_NOMEM; ERR_BUSY. The session is unchanged.
  * Thread:  one.   Owner: the caller owns *out.   Since: 0.2
  */
 KVCSA_API kvcsa_status kvcsa_session_fork(kvcsa_session *session, uint64_t position,
@@ -790,9 +790,10 @@ KVCSA_API kvcsa_status kvcsa_session_fork(kvcsa_session *session, uint64_t posit
 
 /**
  * Go back to an earlier position. Nothing is computed or copied here. A rewind by at most
- * window_slack_tokens keeps right windows; after a longer one the next step rebuilds them first
- * (exact, or bounded where the session's reuse is bounded). Logits are rebuilt by the next step
- * too.
+ * window_slack_tokens keeps right windows, if all those tokens were computed by this session behind
+ * its last replay; after a longer one the next step rebuilds them first (exact, or bounded where
+ * the session's reuse is bounded), from the nearest stored window if there is one. Logits are
+ * rebuilt by the next step too.
  *
  * @param position  0..length.
  * Status:  ERR_ARG position above the length, or tokens are queued; ERR_BUSY.   Thread: one.
@@ -983,8 +984,10 @@ KVCSA_API kvcsa_status kvcsa_snapshot_size(kvcsa_session *session,
  * new snapshot.
  *
  * @param info  may be NULL.
- * Status:  ERR_IO (detail errno; the old snapshot is in place); ERR_FORMAT the directory holds a
- *          damaged manifest of this name's; ERR_ARG; ERR_UNSUPPORTED; ERR_NOMEM; ERR_BUSY.
+ * Status:  ERR_IO (detail errno): the old snapshot is in place, or the new one where nothing but
+ *          the last synchronisation of the directory failed, which the text says; ERR_FORMAT the
+ *          directory holds a damaged manifest of this name's; ERR_ARG; ERR_UNSUPPORTED; ERR_NOMEM;
+ *          ERR_BUSY.
  * Thread:  one; different processes and threads may save to one directory.   Since: 0.2
  */
 KVCSA_API kvcsa_status kvcsa_snapshot_save(kvcsa_session *session, const char *path,

@@ -178,8 +178,8 @@ typedef struct kvi_prefix_match {
 void kvi_prefix_find(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *from,
                      const int32_t *tokens, size_t n, kvi_prefix_match *out);
 void kvi_prefix_match_release(kvcsa_pool *pool, kvi_prefix_match *match);
-/* The blocks from `last` up to but not including depth `from_depth` were of use (not touched: those
- * in front): counts for eviction. */
+/* The blocks of the chain that ends in `last`, from depth `from_depth` on, were of use: counts for
+ * eviction. */
 void kvi_prefix_touch(kvcsa_pool *pool, kvi_block *last, uint64_t from_depth);
 
 /* Publish the chain that ends in `last`. Blocks that are tainted, and all behind them, stay

@@ -36,7 +36,7 @@
 #include <string.h>
 
 #define FIRST_BUCKETS 64u /* a power of two, and so are those that follow */
-#define AHEAD 16 /* enough to hide a miss, little enough to stay in the nearest cache */
+#define AHEAD 16u /* blocks: enough to hide a miss */
 
 /* What a key is about, so that keys of different things never meet. */
 enum { TAG_ROOT = 1, TAG_BLOCK = 2, TAG_TAINTED = 3 };
@@ -420,39 +420,44 @@ static kvi_block *longest_child(kvi_block *children, const int32_t *tokens, size
 }
 
 /* Keys follow from the tokens alone, so those of the next blocks are made ahead, and what the table
- * holds at them is fetched meanwhile: a long walk is otherwise one cache miss after the other. */
+ * holds at them is fetched in three steps (bucket, record, token ids) while blocks in front of them
+ * are compared: a long walk is otherwise one cache miss after the other. It looks a little further
+ * ahead with every block, since most walks end early. */
 typedef struct look_ahead {
-    kvi_hash128 keys[AHEAD];
-    size_t      n;
-    size_t      at;
-    size_t      next; /* how many next time: few at first, since most walks end early */
-    kvi_hash128 last; /* key in front of the next one */
+    kvi_hash128 keys[2 * AHEAD]; /* of block i at i % (2 * AHEAD) */
+    kvi_hash128 last;            /* of the newest */
+    size_t      n_keys, n_records, n_ids; /* blocks that have passed each step */
 } look_ahead;
 
+static const kvi_hash128 *key_at(const look_ahead *ahead, size_t i)
+{
+    return &ahead->keys[i % (2 * AHEAD)];
+}
+
 static void fetch_ahead(const kvcsa_pool *pool, const kvi_prefix_root *root, look_ahead *ahead,
-                        const int32_t *tokens, size_t n_blocks)
+                        const int32_t *tokens, size_t n_blocks, size_t i)
 {
     const size_t mask = pool->n_buckets - 1;
+    const size_t far = i + kvi_min_size(i + 1, AHEAD);
+    const size_t near = i + (far - i) / 2;
 
-    ahead->at = 0;
-    ahead->n = kvi_min_size(ahead->next, n_blocks);
-    ahead->next = kvi_min_size(2 * ahead->next, AHEAD);
-    for (size_t i = 0; i < ahead->n; i++) {
-        ahead->last = key_behind(root, ahead->last, tokens + i * root->block_tokens, TAG_BLOCK);
-        ahead->keys[i] = ahead->last;
+    for (; ahead->n_keys < n_blocks && ahead->n_keys <= far; ahead->n_keys++) {
+        ahead->last = key_behind(root, ahead->last, tokens + ahead->n_keys * root->block_tokens,
+                                 TAG_BLOCK);
+        ahead->keys[ahead->n_keys % (2 * AHEAD)] = ahead->last;
         if (pool->n_buckets)
             KVI_PREFETCH(&pool->buckets[ahead->last.lo & mask]);
     }
-    if (!pool->n_buckets || ahead->n < 2)
+    if (!pool->n_buckets)
         return;
-    for (size_t i = 0; i < ahead->n; i++) {
-        const char *b = (const char *)pool->buckets[ahead->keys[i].lo & mask];
+    for (; ahead->n_records < ahead->n_keys && ahead->n_records <= near; ahead->n_records++) {
+        const char *b = (const char *)pool->buckets[key_at(ahead, ahead->n_records)->lo & mask];
 
         for (size_t byte = 0; b && byte < sizeof(kvi_block); byte += 64)
             KVI_PREFETCH(b + byte);
     }
-    for (size_t i = 0; i < ahead->n; i++) {
-        const kvi_block *b = pool->buckets[ahead->keys[i].lo & mask];
+    for (; ahead->n_ids < ahead->n_records && ahead->n_ids <= i + (near - i) / 2; ahead->n_ids++) {
+        const kvi_block *b = pool->buckets[key_at(ahead, ahead->n_ids)->lo & mask];
 
         for (size_t id = 0; b && id < root->block_tokens; id += 64 / sizeof(int32_t))
             KVI_PREFETCH(kvi_block_tokens(b) + id);
@@ -463,20 +468,22 @@ static void fetch_ahead(const kvcsa_pool *pool, const kvi_prefix_root *root, loo
 static kvi_block *find_whole(kvcsa_pool *pool, const kvi_prefix_root *root, kvi_block *at,
                              const int32_t *tokens, size_t n, size_t *done)
 {
-    const size_t block_tokens = root->block_tokens;
-    look_ahead   ahead = {.next = 1, .last = key_of_parent(root, at)};
+    const size_t n_blocks = n / root->block_tokens;
+    look_ahead   ahead = {.last = key_of_parent(root, at)};
+    size_t       i = 0;
 
-    for (*done = 0; n - *done >= block_tokens; *done += block_tokens) {
+    for (; i < n_blocks; i++) {
         kvi_block *next = NULL;
 
-        if (ahead.at == ahead.n)
-            fetch_ahead(pool, root, &ahead, tokens + *done, (n - *done) / block_tokens);
+        fetch_ahead(pool, root, &ahead, tokens, n_blocks, i);
         pool->n_probes++;
-        next = kvi_prefix_lookup(pool, root, at, ahead.keys[ahead.at++], tokens + *done);
+        next = kvi_prefix_lookup(pool, root, at, *key_at(&ahead, i),
+                                 tokens + i * root->block_tokens);
         if (!next)
             break;
         at = next;
     }
+    *done = i * root->block_tokens;
     return at;
 }
 

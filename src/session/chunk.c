@@ -103,7 +103,6 @@ static void adopt_prefix(kvcsa_session *s)
     const uint64_t   from_depth = kvi_state_n_full(st);
     const uint64_t   hit = from_depth * kvi_session_block_tokens(s) + s->adopt.n_tokens;
     const uint64_t   n = hit - st->n_tokens;
-    const uint64_t   window = kvi_window_ring_rows(&s->geom) - s->set.slack_tokens;
 
     if (s->adopt.last) {
         kvi_block_release(s->pool, st->last);
@@ -118,10 +117,7 @@ static void adopt_prefix(kvcsa_session *s)
                                                                  : KVI_REPLAY_EXACT);
     if (s->stored_pos) {
         memcpy(st->pages, s->stored, s->geom.n_pages * sizeof *st->pages);
-        st->window_lo = s->stored_pos > window ? s->stored_pos - window : 0;
-        st->replay_how = KVI_REPLAY_FROM;
-        st->replay_from = s->stored_pos;
-        st->replay_end = s->stored_pos < hit ? hit : 0;
+        kvi_state_stand_on_stored(s, st, s->stored_pos);
         s->stored_pos = 0;
     }
     s->first_queued += (size_t)n;
@@ -494,6 +490,17 @@ static void note_windows(kvcsa_session *s, const kvi_net_slice *slice)
         st->window_lo = kvi_max_size(st->window_lo, end - ring);
 }
 
+/* Of a replay, which runs more and more layers, the row of its last token is sure to be there. */
+static void note_raw_rows(kvcsa_session *s, const kvi_net_slice *slice)
+{
+    kvi_state     *st = &s->now;
+    const uint64_t end = slice->pos + slice->n_rows;
+    const uint64_t first = slice->replay ? end - 1 : slice->pos;
+
+    st->raw_lo = kvi_min_size(st->raw_lo, first - first % kvi_plan_max_ratio(&s->model->plan));
+    st->raw_end = kvi_max_size(st->raw_end, end);
+}
+
 static void finish_replay(kvcsa_session *s)
 {
     kvi_state *st = &s->now;
@@ -563,7 +570,7 @@ void kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, s
     if (net)
         kvi_net_commit(net, slices, i, s->page_parts.data,
                        s->now.pending ? kvi_block_main_part(s->now.pending) : NULL, s->now.floors);
-    s->now.raw_end = kvi_max_size(s->now.raw_end, slices[i].pos + slices[i].n_rows);
+    note_raw_rows(s, &slices[i]);
     if (slices[i].replay)
         commit_replay(c, net, slices, i);
     else

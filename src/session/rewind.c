@@ -81,6 +81,11 @@ kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
     if (st != KVCSA_OK)
         return st;
     kvi_state_copy(fork, &fork->now, &s->now);
+    /* pages that are being rebuilt are of no use to anybody else */
+    if (fork->now.replay_end && (s->planned || fork->now.replay_how != KVI_REPLAY_FROM))
+        kvi_state_rebuild_window(fork, &fork->now, fork->now.replay_how == KVI_REPLAY_BOUNDED
+                                                       ? (uint32_t)KVI_REPLAY_BOUNDED
+                                                       : (uint32_t)KVI_REPLAY_EXACT);
     kvi_state_cut(fork, &fork->now, position, default_replay(fork));
     fork->op_flags = s->op_flags;
     *out = fork;

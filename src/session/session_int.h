@@ -17,6 +17,10 @@ void         kvi_state_copy(const kvcsa_session *s, kvi_state *to, const kvi_sta
 void         kvi_state_clear(const kvcsa_session *s, kvi_state *st);
 /* Forget window pages, raw rows and logits: a replay is due, unless the state is empty. */
 void         kvi_state_lose_window(const kvcsa_session *s, kvi_state *st, uint32_t how);
+/* The pages are those of a window stored at position pos. */
+void         kvi_state_stand_on_stored(const kvcsa_session *s, kvi_state *st, uint64_t pos);
+/* Lose the window, and take one that is stored beside the chain if that saves work. */
+void         kvi_state_rebuild_window(const kvcsa_session *s, kvi_state *st, uint32_t how);
 /* Keep the first `position` tokens; windows survive a step back within the ring. Cannot fail. */
 void         kvi_state_cut(const kvcsa_session *s, kvi_state *st, uint64_t position, uint32_t how);
 /* The session's state is replaced; nothing is queued. st is empty afterwards. */

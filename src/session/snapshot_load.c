@@ -278,10 +278,12 @@ static void finish_state(kvi_load *ld)
     }
     if (ld->has_window) {
         st->window_lo = ld->window_lo;
+        st->raw_lo = n - n % kvi_plan_max_ratio(&s->model->plan); /* more may be there */
+        st->raw_end = n;
         st->window_approx = (ld->h.flags & KVI_SNAP_APPROX) || ld->foreign;
         st->taint_pos = ld->taint_pos == UINT64_MAX ? UINT64_MAX : kvi_min_size(ld->taint_pos, n);
     } else { /* from exact entries a replay makes exact windows */
-        kvi_state_lose_window(s, st, KVI_REPLAY_EXACT);
+        kvi_state_rebuild_window(s, st, KVI_REPLAY_EXACT);
         st->taint_pos = ld->taint_pos < n ? ld->taint_pos : UINT64_MAX;
     }
     st->logits = ld->logits;

@@ -37,7 +37,7 @@ void kvi_logits_release(const kvcsa_session *s, kvi_logits *l)
 
 kvcsa_status kvi_state_init(const kvcsa_session *s, kvi_state *st, kvcsa_error *err)
 {
-    *st = (kvi_state){.taint_pos = UINT64_MAX};
+    *st = (kvi_state){.taint_pos = UINT64_MAX, .raw_lo = UINT64_MAX};
     if (!(st->pages = kvi_zalloc(&s->allocator, pages_bytes(s))) ||
         !(st->floors = kvi_zalloc(&s->allocator, floors_bytes(s)))) {
         kvi_state_fini(s, st);
@@ -66,7 +66,10 @@ void kvi_state_clear(const kvcsa_session *s, kvi_state *st)
     drop_window(s, st);
     kvi_block_release(s->pool, st->tail);
     kvi_block_release(s->pool, st->last);
-    *st = (kvi_state){.pages = st->pages, .floors = st->floors, .taint_pos = UINT64_MAX};
+    *st = (kvi_state){.pages = st->pages,
+                      .floors = st->floors,
+                      .taint_pos = UINT64_MAX,
+                      .raw_lo = UINT64_MAX};
 }
 
 void kvi_state_fini(const kvcsa_session *s, kvi_state *st)
@@ -101,11 +104,48 @@ void kvi_state_lose_window(const kvcsa_session *s, kvi_state *st, uint32_t how)
 {
     drop_window(s, st);
     st->window_lo = st->n_tokens;
+    st->raw_lo = UINT64_MAX;
     st->raw_end = 0;
     st->replay_end = st->n_tokens; /* none where there is nothing to rebuild */
     st->replay_from = 0;
     st->replay_how = how;
     st->logits_due = st->n_tokens > 0;
+}
+
+void kvi_state_stand_on_stored(const kvcsa_session *s, kvi_state *st, uint64_t pos)
+{
+    const uint64_t window = kvi_window_ring_rows(&s->geom) - s->set.slack_tokens;
+
+    st->window_lo = pos > window ? pos - window : 0;
+    st->replay_how = KVI_REPLAY_FROM;
+    st->replay_from = pos;
+    st->replay_end = pos < st->n_tokens ? st->n_tokens : 0;
+}
+
+/* A window beside one of the chain's blocks, if that leaves fewer rows to run again. */
+static void find_stored(const kvcsa_session *s, kvi_state *st)
+{
+    const uint64_t rows = kvi_session_replay_rows(s, st->n_tokens, KVI_REPLAY_EXACT);
+    uint64_t       pos;
+
+    if (st->replay_how != KVI_REPLAY_EXACT || !st->last || !s->geom.n_pages)
+        return;
+    pos = kvi_block_stored_window(s->pool, st->last,
+                                  (st->n_tokens - rows) / kvi_session_block_tokens(s), st->pages,
+                                  s->geom.n_pages);
+    if (pos && st->n_tokens - pos < rows) {
+        kvi_state_stand_on_stored(s, st, pos);
+    } else if (pos) {
+        kvi_blocks_release(s->pool, st->pages, s->geom.n_pages);
+        memset(st->pages, 0, pages_bytes(s));
+    }
+}
+
+void kvi_state_rebuild_window(const kvcsa_session *s, kvi_state *st, uint32_t how)
+{
+    kvi_state_lose_window(s, st, how);
+    if (st->replay_end)
+        find_stored(s, st);
 }
 
 /* The chain up to `position`; a block that it ends in becomes the tail. */
@@ -147,7 +187,8 @@ static int has_raw_row_at(const kvcsa_session *s, const kvi_state *st, uint64_t 
     const uint32_t ratio = kvi_plan_max_ratio(&s->model->plan);
 
     return !s->pending_cls || position % ratio == 0 ||
-           position / ratio + s->geom.pending_slots > (st->raw_end - 1) / ratio;
+           (position - position % ratio >= st->raw_lo &&
+            position / ratio + s->geom.pending_slots > (st->raw_end - 1) / ratio);
 }
 
 void kvi_state_cut(const kvcsa_session *s, kvi_state *st, uint64_t position, uint32_t how)
@@ -166,7 +207,7 @@ void kvi_state_cut(const kvcsa_session *s, kvi_state *st, uint64_t position, uin
     if (position <= st->taint_pos)
         st->taint_pos = UINT64_MAX;
     if (!window) {
-        kvi_state_lose_window(s, st, how);
+        kvi_state_rebuild_window(s, st, how);
         return;
     }
     kvi_logits_release(s, st->logits);
