@@ -301,6 +301,22 @@ static int choose_window(pool_model *m, int *at, kvi_block **pages)
     return POOL_MODEL_PAGES;
 }
 
+/* The checksums are the pool's or ours. */
+static kvi_block *call_seal(pool_model *m, int r, const pool_model_block *b, int parent,
+                            uint32_t flags, kvi_block *const *pages, size_t n_pages)
+{
+    const kvi_class_shape *shape = &pm_shapes[b->cls];
+    kvi_block             *behind = parent < 0 ? NULL : m->blocks[parent].block;
+    kvi_hash128            sums[2];
+
+    if (b->mark & 1)
+        return kvi_block_seal(m->pool, m->roots[r].root, b->block, behind, flags, pages, n_pages);
+    sums[0] = kvi_hash128_of(kvi_block_index_part(b->block), shape->index_bytes, 0);
+    sums[1] = kvi_hash128_of(kvi_block_main_part(b->block), shape->main_bytes, 0);
+    return kvi_block_seal_with(m->pool, m->roots[r].root, b->block, behind, flags, sums, pages,
+                               n_pages);
+}
+
 /* Block i behind `parent`, one reference of ours to which goes into it. */
 static int seal(pool_model *m, int r, int i, int parent, uint32_t flags)
 {
@@ -314,9 +330,7 @@ static int seal(pool_model *m, int r, int i, int parent, uint32_t flags)
     int               hit = 0;
 
     pm_fail_sometimes(m); /* it cannot fail: the stored window may be lost, or it stays private */
-    sealed = kvi_block_seal(m->pool, m->roots[r].root, b->block,
-                            parent < 0 ? NULL : m->blocks[parent].block, flags, pages,
-                            (size_t)n_pages);
+    sealed = call_seal(m, r, b, parent, flags, pages, (size_t)n_pages);
     hit = pm_stop_failing(m);
     if (parent >= 0)
         m->blocks[parent].held--;
