@@ -1,11 +1,15 @@
-/* bench [--json] [--model DIR]... [--prompt N] [--decode N] [--threads N]...
+/* bench [--json] [--model DIR]... [--prompt N] [--decode N] [--threads N]... [--quick] [--only PART] [--dir DIR]
  *
- * Prefill and decode speed by number of threads, each with its share of what the machine could do: the limit of a token is the
+ * Two tables. The second is about the cache alone, see bench.h; its files are made in --dir, which is the program's own folder
+ * without it. PART is speed (the first table), pool or snapshot. --quick takes small sizes and few runs: it shows that everything
+ * works, not how fast.
+ *
+ * The first: prefill and decode speed by number of threads, each with its share of what the machine could do: the limit of a token is the
  * larger of (multiply-adds / peak) and (bytes touched / read bandwidth over a buffer as large as the weights), both measured
  * here. Multiply-adds and bytes of the matrices are counted from the tensors in the files: an expert counts by the share of
  * experts in use, embedding and n-gram tables by nothing. Prefill reads the weights once per chunk, so its limit is that of
  * multiply-adds. */
-#include "roofline.h"
+#include "bench.h"
 
 #include "kvcsa.h"
 #include "support/st_io.h"
@@ -26,7 +30,9 @@ typedef struct options {
     uint32_t    threads[MAX_COUNTS];
     size_t      n_models, n_threads;
     uint32_t    prompt, decode;
-    int         json;
+    int         json, quick;
+    int         no_speed, no_pool, no_snapshot;
+    char        dir[512];
 } options;
 
 typedef struct work {          /* of one token */
@@ -45,30 +51,43 @@ typedef struct row {
     double      peak_fma, peak_read;
 } row;
 
-static void die(const char *what, const char *why)
-{
-    fprintf(stderr, "bench: %s: %s\n", what, why);
-    exit(1);
-}
-
 static uint32_t number(const char *text, uint32_t lo, uint32_t hi)
 {
     char               *end;
     const unsigned long v = strtoul(text, &end, 10);
 
     if (*end || end == text || v < lo || v > hi)
-        die(text, "not a number in range");
+        bench_die(text, "not a number in range");
     return (uint32_t)v;
+}
+
+static void choose_part(const char *name, options *o)
+{
+    o->no_speed = strcmp(name, "speed") != 0;
+    o->no_pool = strcmp(name, "pool") != 0;
+    o->no_snapshot = strcmp(name, "snapshot") != 0;
+    if (o->no_speed && o->no_pool && o->no_snapshot)
+        bench_die(name, "not a part: speed, pool, snapshot");
+}
+
+static void own_folder(const char *program, char *dir, size_t cap)
+{
+    const char *slash = strrchr(program, '/');
+
+    snprintf(dir, cap, "%.*s", slash ? (int)(slash - program) : 1, slash ? program : ".");
 }
 
 static void read_options(int argc, char **argv, options *o)
 {
     *o = (options){.prompt = 1024, .decode = 64};
+    own_folder(argv[0], o->dir, sizeof o->dir);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0)
             o->json = 1;
+        else if (strcmp(argv[i], "--quick") == 0)
+            o->quick = 1;
         else if (i + 1 == argc)
-            die(argv[i], "unknown option, or without its value");
+            bench_die(argv[i], "unknown option, or without its value");
         else if (strcmp(argv[i], "--model") == 0 && o->n_models < MAX_MODELS)
             o->models[o->n_models++] = argv[++i];
         else if (strcmp(argv[i], "--threads") == 0 && o->n_threads < MAX_COUNTS)
@@ -77,8 +96,16 @@ static void read_options(int argc, char **argv, options *o)
             o->prompt = number(argv[++i], 1, 1 << 20);
         else if (strcmp(argv[i], "--decode") == 0)
             o->decode = number(argv[++i], 1, 1 << 20);
+        else if (strcmp(argv[i], "--only") == 0)
+            choose_part(argv[++i], o);
+        else if (strcmp(argv[i], "--dir") == 0)
+            snprintf(o->dir, sizeof o->dir, "%s", argv[++i]);
         else
-            die(argv[i], "unknown option, or one too many");
+            bench_die(argv[i], "unknown option, or one too many");
+    }
+    if (o->quick) {
+        o->prompt = o->prompt < 256 ? o->prompt : 256;
+        o->decode = o->decode < 16 ? o->decode : 16;
     }
     if (!o->n_models) {
         o->models[o->n_models++] = "examples/models/tiny";
@@ -135,7 +162,7 @@ static double config_number(const char *dir, const char *key)
 
     snprintf(path, sizeof path, "%s/config.json", dir);
     if (!(root = json_load_file(path, 0, &je)))
-        die(path, je.text);
+        bench_die(path, je.text);
     v = (double)json_integer_value(json_object_get(json_object_get(root, "text_config"), key));
     json_decref(root);
     return v;
@@ -150,7 +177,7 @@ static void count_attention(const kvcsa_model *model, double heads, uint32_t n_t
         double         rows;
 
         if (kvcsa_model_plan_row(model, l, &r, &err) != KVCSA_OK)
-            die("plan row", err.text);
+            bench_die("plan row", err.text);
         entries = r.ratio ? (double)(n_tokens / r.ratio) : 0;
         rows = (n_tokens < r.window_tokens ? n_tokens : r.window_tokens) +
                (entries < r.select_entries ? entries : (double)r.select_entries);
@@ -169,7 +196,7 @@ static void count(const char *dir, const kvcsa_model *model, const kvcsa_model_i
 
     memset(w, 0, sizeof *w);
     if (!d)
-        die(dir, "cannot be listed");
+        bench_die(dir, "cannot be listed");
     while ((e = readdir(d))) {
         char     path[1024];
         st_file *f;
@@ -178,7 +205,7 @@ static void count(const char *dir, const kvcsa_model *model, const kvcsa_model_i
             continue;
         snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
         if (!(f = st_open(path, err, sizeof err)))
-            die(path, err);
+            bench_die(path, err);
         for (size_t i = 0; i < st_count(f); i++)
             if (!is_skipped(info, st_at(f, i)->name))
                 count_tensor(st_at(f, i), share, w);
@@ -196,7 +223,7 @@ static void compute(kvcsa_pool *pool, kvcsa_session *session, const int32_t *ids
 
     if (kvcsa_session_append(session, ids, n, NULL, NULL, &err) != KVCSA_OK ||
         kvcsa_pool_step(pool, &session, 1, NULL, NULL, &err) != KVCSA_OK)
-        die("step", err.text);
+        bench_die("step", err.text);
 }
 
 /* Ids all over the vocabulary, the same in every run; specials lie at the ends. */
@@ -206,7 +233,7 @@ static int32_t *make_ids(const kvcsa_model_info *info, size_t n)
     uint32_t x = 12345;
 
     if (!ids)
-        die("memory", "out of it");
+        bench_die("memory", "out of it");
     for (size_t i = 0; i < n; i++) {
         x = x * 1664525u + 1013904223u;
         ids[i] = (int32_t)(3 + (x >> 8) % (info->vocab_tokens - 16));
@@ -224,13 +251,13 @@ static void measure(const options *o, kvcsa_model *model, const kvcsa_model_info
     kvcsa_pool_params_default(&pp, sizeof pp);
     pp.n_threads = r->threads;
     if (kvcsa_pool_create(&pp, &pool, &err) != KVCSA_OK)
-        die("pool", err.text);
+        bench_die("pool", err.text);
     for (int i = 0; i < TRIES; i++) {
         kvcsa_session *session = NULL;
         int64_t        t[3];
 
         if (kvcsa_session_create(pool, model, NULL, &session, &err) != KVCSA_OK)
-            die("session", err.text);
+            bench_die("session", err.text);
         t[0] = bench_now_ns();
         compute(pool, session, ids, o->prompt);
         t[1] = bench_now_ns();
@@ -259,7 +286,7 @@ static size_t bench_model(const options *o, const char *dir, row *rows)
 
     if (kvcsa_model_open(dir, NULL, &model, &err) != KVCSA_OK || kvcsa_model_get_info(model, &info, &err) != KVCSA_OK ||
         kvcsa_model_cost(model, (uint64_t)o->prompt + o->decode, &cost, &err) != KVCSA_OK)
-        die(dir, err.text);
+        bench_die(dir, err.text);
     count(dir, model, &info, o->prompt + o->decode, &w);
     count(dir, model, &info, o->prompt / 2, &half); /* the mean context of prefill */
     for (size_t i = 0; i < o->n_threads; i++) {
@@ -280,14 +307,60 @@ static size_t bench_model(const options *o, const char *dir, row *rows)
     return o->n_threads;
 }
 
+/* ------------------------------------------------------------------ the cache */
+
+static void bench_cache(const options *o, bench_rows *out)
+{
+    bench_cache_params p = {.config = "test/data/v41-flash-config.json",
+                            .folder = o->dir,
+                            .largest = o->quick ? 131072 : 1048576,
+                            .n_runs = o->quick ? 3 : 15};
+    const uint64_t     free_bytes = bench_free_memory();
+
+    if (free_bytes && free_bytes < (uint64_t)6 << 30)
+        p.largest = 131072; /* 1M tokens take 4 GB with what they are compared with */
+    if (!o->no_pool) {
+        bench_memory(&p, out);
+        bench_pool(&p, out);
+    }
+    if (!o->no_snapshot)
+        bench_snapshot(&p, out);
+}
+
 /* ------------------------------------------------------------------ printing */
 
-static void print_json(const options *o, const row *rows, size_t n, double memory)
+static json_t *pack_cache(const bench_rows *cache)
 {
     json_t *list = json_array();
-    json_t *root = json_pack("{s:s,s:s,s:f,s:i,s:i,s:o,s:s}", "version", kvcsa_version_string(), "isa", roofline_isa(),
+
+    for (size_t i = 0; i < cache->n; i++) {
+        const bench_row *r = &cache->rows[i];
+        json_t          *j = json_pack("{s:s,s:s,s:s}", "name", r->name, "size", r->size, "unit", r->unit);
+
+        if (r->skipped)
+            json_object_set_new(j, "skipped", json_string(r->skipped));
+        else
+            json_object_update_new(j, json_pack("{s:f,s:f,s:b}", "min", r->min, "median", r->median, "disturbed", r->disturbed));
+        if (r->peer && !r->skipped)
+            json_object_update_new(j, json_pack("{s:s,s:f,s:f,s:f}", "peer", r->peer, "peer_min", r->peer_min, "peer_median",
+                                                r->peer_median, "ratio", r->median / r->peer_median));
+        if (r->goal != BENCH_NO_GOAL)
+            json_object_update_new(j, json_pack("{s:s,s:f,s:b}", "goal",
+                                                r->goal == BENCH_RATIO     ? "ratio at most"
+                                                : r->goal == BENCH_AT_MOST ? "median at most"
+                                                                           : "equal",
+                                                "limit", r->limit, "pass", !r->skipped && bench_passes(r)));
+        json_array_append_new(list, j);
+    }
+    return list;
+}
+
+static void print_json(const options *o, const row *rows, size_t n, double memory, const bench_rows *cache)
+{
+    json_t *list = json_array();
+    json_t *root = json_pack("{s:s,s:s,s:f,s:i,s:i,s:o,s:s,s:o}", "version", kvcsa_version_string(), "isa", roofline_isa(),
                              "memory_read_bytes_per_second", memory, "prompt_tokens", (int)o->prompt, "decode_tokens",
-                             (int)o->decode, "rows", list, "peer", "absent");
+                             (int)o->decode, "rows", list, "peer", "absent", "cache", pack_cache(cache));
 
     for (size_t i = 0; i < n; i++) {
         const row *r = &rows[i];
@@ -333,16 +406,20 @@ static void print_table(const options *o, const row *rows, size_t n, double memo
 
 int main(int argc, char **argv)
 {
-    options      o;
-    row          rows[MAX_MODELS * MAX_COUNTS];
-    size_t       n = 0;
-    const double memory = (read_options(argc, argv, &o), roofline_read(MEMORY_SIZE, 1));
+    static bench_rows cache;
+    options           o;
+    row               rows[MAX_MODELS * MAX_COUNTS];
+    size_t            n = 0;
+    const double      memory = (read_options(argc, argv, &o), roofline_read(MEMORY_SIZE, 1));
 
-    for (size_t i = 0; i < o.n_models; i++)
+    for (size_t i = 0; i < o.n_models && !o.no_speed; i++)
         n += bench_model(&o, o.models[i], rows + n);
-    if (o.json)
-        print_json(&o, rows, n, memory);
-    else
+    if (!o.json && !o.no_speed)
         print_table(&o, rows, n, memory);
+    bench_cache(&o, &cache);
+    if (o.json)
+        print_json(&o, rows, n, memory, &cache);
+    else if (cache.n)
+        bench_print(&cache);
     return 0;
 }

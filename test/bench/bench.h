@@ -1,0 +1,70 @@
+/* One measured figure beside its peer and its goal, as all benchmarks of the cache make them.
+ *
+ * Ours and the peer run in turn, in the order A B B A, in one process; minimum and median of all
+ * runs are kept, goals are about medians. While a case runs, the processor time of other programs
+ * and the clock are watched: a row that was disturbed says so. */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "roofline.h"
+
+typedef enum bench_goal {
+    BENCH_NO_GOAL = 0,
+    BENCH_AT_MOST, /* median <= limit */
+    BENCH_RATIO,   /* median / peer's median <= limit */
+    BENCH_EQUAL    /* median == limit */
+} bench_goal;
+
+typedef struct bench_row {
+    const char *name;
+    char        size[16];
+    const char *unit;
+    double      min, median;
+    const char *peer;  /* what is compared with; NULL = nothing */
+    double      peer_min, peer_median;
+    bench_goal  goal;
+    double      limit;
+    const char *skipped; /* why there are no figures; NULL = there are */
+    int         disturbed;
+} bench_row;
+
+enum { BENCH_MAX_ROWS = 64 };
+typedef struct bench_rows {
+    bench_row rows[BENCH_MAX_ROWS];
+    size_t    n;
+} bench_rows;
+
+typedef struct bench_cache_params {
+    const char *config;  /* of the released model; opened for its plan */
+    const char *folder;  /* for files; exists */
+    uint64_t    largest; /* tokens of the largest session */
+    uint32_t    n_runs;
+} bench_cache_params;
+
+/* One run, in nanoseconds; what it prepares and clears away is not in them. */
+typedef int64_t (*bench_fn)(void *arg);
+
+/* Fills min, median, peer_min, peer_median (in ns, to be scaled by bench_scale) and disturbed.
+ * peer NULL = none. */
+void bench_pair(bench_row *row, bench_fn ours, bench_fn peer, void *arg, uint32_t n_runs);
+void bench_scale(bench_row *row, double factor);
+int  bench_passes(const bench_row *row); /* 1 without a goal */
+
+/* A new row at the end, with "4k", "1M" and so on as size. */
+bench_row *bench_add(bench_rows *list, const char *name, uint64_t n_tokens, const char *unit);
+
+void bench_print(const bench_rows *list); /* as a table */
+
+/* Message to stderr, exit status 1. */
+void bench_die(const char *what, const char *why);
+/* Bytes that a process may take now, as the kernel estimates it; 0 = unknown. */
+uint64_t bench_free_memory(void);
+
+void bench_pool(const bench_cache_params *p, bench_rows *out);     /* bench_pool.c */
+void bench_memory(const bench_cache_params *p, bench_rows *out);   /* bench_pool.c */
+void bench_snapshot(const bench_cache_params *p, bench_rows *out); /* bench_snapshot.c */
+
+#endif

@@ -1,0 +1,227 @@
+#include "bench.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define MAX_RUNS  64u
+#define MAX_CLOCK 0.03 /* of the clock, before and after */
+#define MAX_OTHER 0.02 /* of all processors, by other programs */
+
+void bench_die(const char *what, const char *why)
+{
+    fprintf(stderr, "bench: %s: %s\n", what, why);
+    exit(1);
+}
+
+uint64_t bench_free_memory(void)
+{
+    FILE              *f = fopen("/proc/meminfo", "r");
+    char               line[128];
+    unsigned long long kib = 0;
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %llu", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return (uint64_t)kib << 10;
+}
+
+/* ------------------------------------------------------------------ was anybody else running? */
+
+typedef struct watch {
+    int64_t wall_ns;
+    double  busy_s; /* all processors, all programs; < 0 = unknown */
+    double  own_s;
+    double  clock;  /* dependent multiplications per ns */
+} watch;
+
+static double busy_seconds(void)
+{
+    FILE              *f = fopen("/proc/stat", "r");
+    unsigned long long v[8] = {0};
+    double             ticks = -1;
+
+    if (f && fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &v[0], &v[1], &v[2], &v[3],
+                    &v[4], &v[5], &v[6], &v[7]) == 8)
+        ticks = (double)(v[0] + v[1] + v[2] + v[5] + v[6] + v[7]); /* not idle, not iowait */
+    if (f)
+        fclose(f);
+    return ticks < 0 ? -1 : ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+static double own_seconds(void)
+{
+    struct rusage u;
+
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
+/* The best of a few: one that was interrupted says nothing about the clock. */
+static double clock_rate(void)
+{
+    double best = 0;
+
+    for (int k = 0; k < 5; k++) {
+        const int64_t start = bench_now_ns();
+        uint64_t      x = 12345;
+        double        rate;
+
+        for (int i = 0; i < 200000; i++) {
+            x *= 6364136223846793005u;
+            __asm__ volatile("" : "+r"(x)); /* each product waits for the one before it */
+        }
+        rate = 200000.0 / (double)(bench_now_ns() - start);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+static watch look(void)
+{
+    const double clock = clock_rate();
+
+    return (watch){bench_now_ns(), busy_seconds(), own_seconds(), clock};
+}
+
+static int was_disturbed(const watch *from)
+{
+    const int64_t wall = bench_now_ns() - from->wall_ns;
+    const double  busy = busy_seconds() - from->busy_s;
+    const double  own = own_seconds() - from->own_s;
+    const double  n_cpus = (double)sysconf(_SC_NPROCESSORS_ONLN);
+    const double  seconds = (double)wall / 1e9 * n_cpus;
+    const double  clock = clock_rate();
+
+    /* a tick on either side belongs to nobody */
+    return fabs(clock / from->clock - 1) > MAX_CLOCK ||
+           (from->busy_s >= 0 && busy - own - 0.02 * n_cpus > MAX_OTHER * seconds);
+}
+
+/* ------------------------------------------------------------------ measuring */
+
+static int by_value(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a;
+    const int64_t y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+static void summarise(int64_t *ns, uint32_t n, double *min, double *median)
+{
+    qsort(ns, n, sizeof *ns, by_value);
+    *min = (double)ns[0];
+    *median = n % 2 ? (double)ns[n / 2] : (double)(ns[n / 2 - 1] + ns[n / 2]) / 2;
+}
+
+void bench_pair(bench_row *row, bench_fn ours, bench_fn peer, void *arg, uint32_t n_runs)
+{
+    int64_t  a[MAX_RUNS];
+    int64_t  b[MAX_RUNS];
+    uint32_t n = n_runs > MAX_RUNS ? MAX_RUNS : n_runs;
+    watch    w;
+
+    ours(arg); /* caches, page tables, the allocator's lists */
+    if (peer)
+        peer(arg);
+    w = look();
+    for (uint32_t i = 0; i < n; i++) {
+        if (peer && i % 2)
+            b[i] = peer(arg);
+        a[i] = ours(arg);
+        if (peer && i % 2 == 0)
+            b[i] = peer(arg);
+    }
+    row->disturbed = was_disturbed(&w);
+    summarise(a, n, &row->min, &row->median);
+    if (peer)
+        summarise(b, n, &row->peer_min, &row->peer_median);
+}
+
+void bench_scale(bench_row *row, double factor)
+{
+    row->min *= factor;
+    row->median *= factor;
+    row->peer_min *= factor;
+    row->peer_median *= factor;
+}
+
+int bench_passes(const bench_row *row)
+{
+    switch (row->goal) {
+    case BENCH_AT_MOST:
+        return row->median <= row->limit;
+    case BENCH_RATIO:
+        return row->median <= row->limit * row->peer_median;
+    case BENCH_EQUAL:
+        return row->median == row->limit; /* counted, not measured */
+    case BENCH_NO_GOAL:
+        break;
+    }
+    return 1;
+}
+
+/* ------------------------------------------------------------------ rows */
+
+bench_row *bench_add(bench_rows *list, const char *name, uint64_t n_tokens, const char *unit)
+{
+    bench_row *r;
+
+    if (list->n == BENCH_MAX_ROWS)
+        bench_die(name, "more rows than there is room for");
+    r = &list->rows[list->n++];
+    *r = (bench_row){.name = name, .unit = unit};
+    if (n_tokens >= 1 << 20 && n_tokens % (1 << 20) == 0)
+        snprintf(r->size, sizeof r->size, "%uM", (unsigned)(n_tokens >> 20));
+    else if (n_tokens >= 1 << 10)
+        snprintf(r->size, sizeof r->size, "%uk", (unsigned)(n_tokens >> 10));
+    return r;
+}
+
+static void print_goal(const bench_row *r)
+{
+    char goal[32] = "";
+
+    if (r->goal == BENCH_AT_MOST)
+        snprintf(goal, sizeof goal, "<= %g %s", r->limit, r->unit);
+    if (r->goal == BENCH_RATIO)
+        snprintf(goal, sizeof goal, "<= %gx", r->limit);
+    if (r->goal == BENCH_EQUAL)
+        snprintf(goal, sizeof goal, "= %g", r->limit);
+    printf(" | %-16s %s%s\n", goal,
+           r->goal == BENCH_NO_GOAL ? "-"
+           : bench_passes(r)        ? "pass"
+                                    : "MISSED",
+           r->disturbed ? " (disturbed)" : "");
+}
+
+void bench_print(const bench_rows *list)
+{
+    printf("\n%-19s %5s %10s | %10s %10s | %-24s %10s %10s %7s | %s\n", "cache", "size", "unit",
+           "min", "median", "peer", "min", "median", "ratio", "goal");
+    for (size_t i = 0; i < list->n; i++) {
+        const bench_row *r = &list->rows[i];
+
+        printf("%-19s %5s %10s | ", r->name, r->size, r->unit);
+        if (r->skipped) {
+            printf("not run: %s\n", r->skipped);
+            continue;
+        }
+        printf("%10.6g %10.6g | ", r->min, r->median);
+        if (r->peer)
+            printf("%-24s %10.6g %10.6g %7.3f", r->peer, r->peer_min, r->peer_median,
+                   r->median / r->peer_median);
+        else
+            printf("%-24s %10s %10s %7s", "-", "", "", "");
+        print_goal(r);
+    }
+    printf("\nGoals are about medians. disturbed: other programs ran meanwhile, or the clock "
+           "changed.\n");
+}
