@@ -174,13 +174,16 @@ void kvi_snap_expect(const kvi_snap_header *h, uint64_t i, kvi_snap_record *out,
     if (offset) { /* records of one kind have one size */
         for (uint32_t k = KVI_RECORD_BLOCK; k <= kind; k++) {
             const uint64_t first = kvi_snap_first(h, k);
-            const uint64_t end = k == kind               ? i
-                                 : k == KVI_RECORD_BLOCK ? kvi_snap_n_blocks(h)
-                                 : k != KVI_RECORD_PAGE  ? first + 1
-                                                         : first + count_pages(h);
+            uint64_t       end = first + 1;
 
             if (first == h->n_records)
-                continue;
+                continue; /* there are none, and page_rows may be 0 */
+            if (k == kind)
+                end = i;
+            else if (k == KVI_RECORD_BLOCK)
+                end = kvi_snap_n_blocks(h);
+            else if (k == KVI_RECORD_PAGE)
+                end = first + count_pages(h);
             shape_of(h, k, 0, out);
             at += (end - first) * kvi_snap_record_bytes(out);
         }
