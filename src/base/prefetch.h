@@ -2,10 +2,13 @@
 #ifndef KVI_PREFETCH_H
 #define KVI_PREFETCH_H
 
+static inline void kvi_prefetch(const void *p)
+{
 #if defined(__GNUC__) || defined(__clang__)
-#define KVI_PREFETCH(p) __builtin_prefetch(p)
+    __builtin_prefetch(p);
 #else
-#define KVI_PREFETCH(p) ((void)(p))
+    (void)p;
 #endif
+}
 
 #endif

@@ -446,7 +446,7 @@ static void fetch_ahead(const kvcsa_pool *pool, const kvi_prefix_root *root, loo
                                  TAG_BLOCK);
         ahead->keys[ahead->n_keys % (2 * AHEAD)] = ahead->last;
         if (pool->n_buckets)
-            KVI_PREFETCH(&pool->buckets[ahead->last.lo & mask]);
+            kvi_prefetch(&pool->buckets[ahead->last.lo & mask]);
     }
     if (!pool->n_buckets)
         return;
@@ -454,13 +454,13 @@ static void fetch_ahead(const kvcsa_pool *pool, const kvi_prefix_root *root, loo
         const char *b = (const char *)pool->buckets[key_at(ahead, ahead->n_records)->lo & mask];
 
         for (size_t byte = 0; b && byte < sizeof(kvi_block); byte += 64)
-            KVI_PREFETCH(b + byte);
+            kvi_prefetch(b + byte);
     }
     for (; ahead->n_ids < ahead->n_records && ahead->n_ids <= i + (near - i) / 2; ahead->n_ids++) {
         const kvi_block *b = pool->buckets[key_at(ahead, ahead->n_ids)->lo & mask];
 
         for (size_t id = 0; b && id < root->block_tokens; id += 64 / sizeof(int32_t))
-            KVI_PREFETCH(kvi_block_tokens(b) + id);
+            kvi_prefetch(kvi_block_tokens(b) + id);
     }
 }
 
