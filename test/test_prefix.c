@@ -5,7 +5,42 @@
 
 #include <stdlib.h>
 
+#include <xxhash.h>
+
 /* ------------------------------------------------------------------ finding */
+
+/* Files keep keys, so they are what docs/formats.md says for ever: from its words, with xxHash. */
+static XXH128_hash_t key_by_the_book(XXH128_hash_t before, const int32_t *tokens)
+{
+    const XXH128_hash_t own = XXH3_128bits_withSeed(tokens, PH_TOKENS * sizeof *tokens, 0);
+    const uint64_t      words[] = {before.low64, before.high64, own.low64, own.high64};
+
+    return XXH3_128bits_withSeed(words, sizeof words, 2);
+}
+
+static void test_keys_are_as_documented(void **state)
+{
+    const kvi_domain *d = &ph_domain;
+    const uint64_t pairs[] = {1, d->weights, 2, d->adapter, 3, d->plan,    4,        d->numerics,
+                              5, d->salt,    6, d->version, 7, PH_TOKENS};
+    const XXH128_hash_t root = XXH3_128bits_withSeed(pairs, sizeof pairs, 1);
+    XXH128_hash_t       want;
+    pool_host           h;
+    int32_t             t[2 * PH_TOKENS];
+    kvi_block          *a = NULL;
+
+    (void)state;
+    ph_open(&h, 0, KVCSA_POOL_FILL_FREED, KVCSA_EVICT_LRU);
+    ph_prompt(t, 2 * PH_TOKENS, 1);
+    a = ph_seal(&h, NULL, t, 0);
+    want = key_by_the_book(root, t);
+    assert_true(kvi_block_key(a).lo == want.low64 && kvi_block_key(a).hi == want.high64);
+    a = ph_seal(&h, a, t + PH_TOKENS, 0);
+    want = key_by_the_book(want, t + PH_TOKENS);
+    assert_true(kvi_block_key(a).lo == want.low64 && kvi_block_key(a).hi == want.high64);
+    kvi_block_release(h.pool, a);
+    ph_close(&h);
+}
 
 static void test_seal_chains_blocks(void **state)
 {
@@ -825,6 +860,7 @@ static void test_check_names_what_is_broken(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keys_are_as_documented),
         cmocka_unit_test(test_seal_chains_blocks),
         cmocka_unit_test(test_sums_tell_bytes_apart),
         cmocka_unit_test(test_behaviour_32_tokens_are_compared),
