@@ -775,7 +775,8 @@ KVCSA_API kvcsa_status kvcsa_session_common_prefix(kvcsa_session *session, const
  * A second session that holds the first `position` tokens of this one. Blocks are shared, no byte
  * of the cache is copied; what differs later is copied when it is written. At the end of the
  * session (`position` = its length) the fork has windows and logits and costs a few hundred bytes;
- * at an earlier position the windows are rebuilt by the next step as after a rewind.
+ * at an earlier position, or where an exact fork leaves a session with approximate windows, they
+ * are rebuilt by the next step as after a rewind.
  *
  * @param position  0..length.
  * @param params    of the new session; NULL = those of this one. window_slack_tokens and salt
@@ -820,7 +821,8 @@ KVCSA_API kvcsa_status kvcsa_session_sync(kvcsa_session *session, const int32_t 
 enum { /* flags of kvcsa_session_erase */
     KVCSA_ERASE_SECURE = 1u /* overwrite tokens, windows, logits, scratch and every block that
                              * nobody else holds with zeros, and take its blocks out of the prefix
-                             * tree; blocks that others hold are overwritten when they let go */
+                             * tree; blocks that others hold are overwritten when they let go, the
+                             * scratch of steps that it took together with others by theirs */
 };
 
 /**
@@ -919,7 +921,9 @@ KVCSA_API kvcsa_status kvcsa_prefix_forget(kvcsa_pool *pool, const kvcsa_model *
 /* A session as bytes: docs/formats.md "Snapshot" describes every one of them. */
 
 enum { /* kvcsa_snapshot_params.flags */
-    KVCSA_SNAPSHOT_WINDOW = 1u,       /* save: window rows too, so that a load needs no replay */
+    KVCSA_SNAPSHOT_WINDOW = 1u,       /* save: window rows too, so that a load needs no replay. An
+                                       * exact session takes no approximate ones if its entries are
+                                       * exact: it rebuilds them */
     KVCSA_SNAPSHOT_LOGITS = 2u,       /* save: last logits too, if the session has them */
     KVCSA_SNAPSHOT_ANY_MODEL = 4u,    /* load: another model of the same geometry; the blocks stay
                                        * private to the session */

@@ -21,8 +21,8 @@ int kvi_session_has_work(const kvcsa_session *s)
 
 /* ------------------------------------------------------------------ mark and roll-back */
 
-/* (S4) Remember where the append began, if this chunk does not finish it. */
-static kvcsa_status set_mark(kvcsa_session *s, kvcsa_error *err)
+/* (S4) Remember where the append began, if this chunk does not finish it. end: of the append. */
+static kvcsa_status set_mark(kvcsa_session *s, uint64_t end, kvcsa_error *err)
 {
     kvcsa_status st;
 
@@ -31,7 +31,9 @@ static kvcsa_status set_mark(kvcsa_session *s, kvcsa_error *err)
     if (!s->mark.pages && (st = kvi_state_init(s, &s->mark, err)) != KVCSA_OK)
         return st;
     s->has_mark = 1;
-    if (s->light_mark) {
+    /* a chunk that failed may have used what was reserved for the copies */
+    if (s->light_mark || s->n_reserved_pages < kvi_session_pages_of(s, s->now.n_tokens, end) ||
+        (s->pending_cls && s->n_reserved_pending == 0)) {
         s->mark_is_light = 1;
         s->mark.n_tokens = s->now.n_tokens;
         if ((s->mark.logits = s->now.logits))
@@ -52,6 +54,17 @@ static void drop_mark(kvcsa_session *s)
     s->has_mark = 0;
 }
 
+/* The next row would miss window rows in some layer: decoder replay has cut a replay short. */
+static int lacks_rows(const kvcsa_session *s)
+{
+    const kvi_plan *plan = &s->model->plan;
+
+    for (uint32_t l = 0; l < plan->n_layers; l++)
+        if (s->now.floors[l] && s->now.floors[l] + plan->rows[l].window_tokens > s->now.n_tokens)
+            return 1;
+    return 0;
+}
+
 void kvi_session_rollback(kvcsa_session *s)
 {
     const uint64_t begin = s->n_appends ? kvi_session_first_append(s)->begin : 0;
@@ -62,6 +75,9 @@ void kvi_session_rollback(kvcsa_session *s)
     s->n_queued = 0;
     s->planned = 0;
     kvi_session_drop_adopt(s);
+    if (s->last_row_only) /* of a step that was to bring the logits back */
+        s->now.replay_end = 0;
+    s->last_row_only = 0;
     if (s->has_mark && begin > s->mark.n_tokens) { /* the prefix reached behind that append */
         kvi_state_cut(s, &s->now, begin, KVI_REPLAY_EXACT);
         drop_mark(s);
@@ -81,6 +97,8 @@ void kvi_session_rollback(kvcsa_session *s)
         s->mark = old;
         drop_mark(s);
     }
+    if (lacks_rows(s)) /* they were left out for an append that is not to be */
+        kvi_state_rebuild_window(s, &s->now, kvi_session_default_replay(s));
     s->n_view = kvi_min_size(s->n_view, kvi_state_n_full(&s->now));
     (void)kvi_session_reserve(s, 0, NULL); /* cannot fail: it only gives back */
 }
@@ -131,6 +149,17 @@ static void adopt_prefix(kvcsa_session *s)
 
 /* ------------------------------------------------------------------ room for what is written */
 
+/* (S7) It is reserved; where somebody shared a page meanwhile, it is asked for now. */
+static kvcsa_status want_one(kvcsa_session *s, kvi_block_class *cls, uint64_t *n_reserved,
+                             kvcsa_error *err)
+{
+    kvcsa_status st = KVCSA_OK;
+
+    if (*n_reserved == 0 && (st = kvi_pool_reserve(s->pool, cls, 1, err)) == KVCSA_OK)
+        (*n_reserved)++;
+    return st;
+}
+
 /* The rows that are ours of a tail that others hold too; its writer may be at work behind them. */
 static kvcsa_status own_tail(kvcsa_session *s, kvcsa_error *err)
 {
@@ -141,7 +170,8 @@ static kvcsa_status own_tail(kvcsa_session *s, kvcsa_error *err)
 
     if (!st->tail || kvi_session_is_writable(s, st->tail, st->tail_mine))
         return KVCSA_OK;
-    if ((status = kvi_block_acquire_instead(s->pool, st->tail, &copy, err)) != KVCSA_OK)
+    if ((status = want_one(s, s->cls, &s->n_reserved, err)) != KVCSA_OK ||
+        (status = kvi_block_acquire_instead(s->pool, st->tail, &copy, err)) != KVCSA_OK)
         return status;
     s->n_reserved--;
     kvi_kv_copy_rows(&s->model->layout, n, kvi_block_index_part(copy), kvi_block_main_part(copy),
@@ -162,7 +192,8 @@ static kvcsa_status acquire_blocks(kvcsa_session *s, uint64_t end, kvcsa_error *
     if (!kvi_buf_reserve(&s->allocator, &s->own, sizeof(kvi_block *), s->n_own, n))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "list of %zu blocks", n);
     while (s->n_own < n) {
-        if ((st = kvi_block_acquire(s->pool, s->cls, &own_blocks(s)[s->n_own], err)) != KVCSA_OK)
+        if ((st = want_one(s, s->cls, &s->n_reserved, err)) != KVCSA_OK ||
+            (st = kvi_block_acquire(s->pool, s->cls, &own_blocks(s)[s->n_own], err)) != KVCSA_OK)
             return st;
         s->n_reserved--;
         s->n_own++;
@@ -179,6 +210,8 @@ static kvcsa_status own_page(kvcsa_session *s, kvi_block_class *cls, kvi_block *
 
     if (!kvi_blocks_count_shared(s->pool, page, 1))
         return KVCSA_OK;
+    if ((st = want_one(s, cls, n_reserved, err)) != KVCSA_OK)
+        return st;
     st = *page ? kvi_block_acquire_copy(s->pool, *page, &mine, err)
                : kvi_block_acquire(s->pool, cls, &mine, err);
     if (st != KVCSA_OK)
@@ -314,7 +347,7 @@ static kvcsa_status plan_rows(kvi_chunk *c, uint64_t max_rows, kvi_net_slice *sl
 
     *slice = (kvi_net_slice){.pos = pos, .n_rows = n};
     c->n_before = pos - ap->begin;
-    if ((pos + n < ap->end && (st = set_mark(s, err)) != KVCSA_OK) ||
+    if ((pos + n < ap->end && (st = set_mark(s, ap->end, err)) != KVCSA_OK) ||
         (st = gather_tokens(s, pos, n, &slice->tokens, err)) != KVCSA_OK ||
         (st = own_tail(s, err)) != KVCSA_OK ||
         (st = acquire_blocks(s, pos + n, err)) != KVCSA_OK ||
@@ -363,17 +396,23 @@ kvcsa_status kvi_chunk_plan(kvi_chunk *c, uint64_t max_rows, kvi_net_slice *slic
 
     slice->n_rows = 0;
     if (s->adopt.n_tokens) {
-        if ((st = set_mark(s, err)) != KVCSA_OK)
+        if ((st = set_mark(s, s->now.n_tokens, err)) != KVCSA_OK) /* windows are new ones anyway */
             return st;
         adopt_prefix(s);
     }
     if (!kvi_session_has_work(s))
         return KVCSA_OK;
     if (!kvi_session_queued(s)) {
-        if (!s->now.replay_end)
+        if (!s->now.replay_end) {
             plan_last_row(&s->now);
-        if (!s->planned && (st = kvi_session_reserve(s, 1, err)) != KVCSA_OK)
+            s->last_row_only = 1;
+        }
+        if (!s->planned && (st = kvi_session_reserve(s, 1, err)) != KVCSA_OK) {
+            if (s->last_row_only)
+                s->now.replay_end = 0;
+            s->last_row_only = 0;
             return st;
+        }
     }
     if (!s->planned) {
         const kvi_append *ap = kvi_session_first_append(s);
@@ -404,6 +443,11 @@ void kvi_chunk_undo(kvi_chunk *c)
     while (s->n_own) {
         kvi_block_unacquire(s->pool, own_blocks(s)[--s->n_own]);
         s->n_reserved++;
+    }
+    if (s->last_row_only) { /* the windows are as right as they were */
+        s->now.replay_end = 0;
+        s->last_row_only = 0;
+        s->planned = 0;
     }
 }
 
@@ -447,7 +491,7 @@ static void store_tokens(kvcsa_session *s, const int32_t *tokens, uint32_t n)
 static int is_stored_here(const kvcsa_session *s, uint64_t end)
 {
     const kvi_state *st = &s->now;
-    const uint64_t   window = kvi_window_ring_rows(&s->geom) - s->set.slack_tokens;
+    const uint64_t   window = kvi_session_window_tokens(s);
 
     return s->set.store_tokens && st->n_tokens == end && end % s->set.store_tokens == 0 &&
            !st->window_approx && st->taint_pos == UINT64_MAX &&
@@ -516,6 +560,7 @@ static void finish_replay(kvcsa_session *s)
                                      st->replay_end - kvi_window_ring_rows(&s->geom));
     st->replay_end = 0;
     s->replay_told = 0;
+    s->last_row_only = 0;
     if (!kvi_session_queued(s))
         s->planned = 0;
 }

@@ -203,6 +203,11 @@ int kvi_session_is_writable(const kvcsa_session *s, const kvi_block *block, int 
     return block && kvi_block_is_writable(s->pool, block, mine);
 }
 
+uint64_t kvi_session_pages_of(const kvcsa_session *s, uint64_t begin, uint64_t end)
+{
+    return s->page_cls ? pages_touched(s, begin, end) : 0;
+}
+
 /* Those of them that have to be acquired as things stand. */
 static uint64_t pages_missing(const kvcsa_session *s, uint64_t begin, uint64_t end)
 {
@@ -227,7 +232,9 @@ static void need_of_rows(const kvcsa_session *s, uint64_t begin, uint64_t end, u
                          kvi_need *need)
 {
     const uint64_t store = s->set.store_tokens;
-    const int      all = how & NEED_ALL || (how & NEED_COPIES && end - begin > 1);
+    const uint64_t now = s->now.n_tokens;
+    const int      all = how & NEED_ALL || (how & NEED_COPIES && end - begin > 1) ||
+                    (store && begin > now && begin / store > now / store); /* stored before */
 
     if (begin >= end)
         return;
@@ -249,7 +256,8 @@ static kvi_need need_of(const kvcsa_session *s, int with_replay, uint32_t copies
     const uint32_t   bt = kvi_session_block_tokens(s);
     const int        adopts = s->adopt.n_tokens > 0;
     const uint64_t   hit = adopts ? begin_of_tail(s) + s->adopt.n_tokens : st->n_tokens;
-    const uint32_t   how = copies | (adopts || st->replay_end ? (uint32_t)NEED_ALL : 0u);
+    const int        fresh = adopts || (st->replay_end && st->replay_how != KVI_REPLAY_FROM);
+    const uint32_t   how = copies | (fresh ? (uint32_t)NEED_ALL : 0u);
     const kvi_append *ap = s->appends.data;
     kvi_need          need = {0};
     uint64_t          base;
@@ -261,11 +269,12 @@ static kvi_need need_of(const kvcsa_session *s, int with_replay, uint32_t copies
                         (kvi_session_is_writable(s, st->tail, st->tail_mine) ? 1 : 0);
     if (kvi_session_queued(s) && hit < kvi_session_total(s))
         need.blocks = kvi_session_blocks_for(s, kvi_session_total(s)) - base;
-    if (how & NEED_ALL)
-        need_of_rows(s, adopts ? s->stored_pos
-                        : st->replay_how == KVI_REPLAY_FROM ? st->replay_from
-                                                            : 0,
-                     hit, NEED_ALL, &need);
+    if (adopts && s->stored_pos == hit && hit == kvi_session_total(s))
+        need_of_rows(s, hit - 1, hit, NEED_ALL, &need); /* the last row, for its logits */
+    else if (fresh)
+        need_of_rows(s, adopts ? s->stored_pos : 0, hit, NEED_ALL, &need);
+    else if (st->replay_end)
+        need_of_rows(s, st->replay_from, hit, 0, &need);
     else if (st->logits_due && hit)
         need_of_rows(s, hit - 1, hit, 0, &need);
     for (size_t i = s->first_append; i < s->first_append + s->n_appends; i++)

@@ -24,7 +24,7 @@ void kvi_session_plan_forward(kvcsa_session *s, uint64_t end)
     s->planned = 1;
 }
 
-static uint32_t default_replay(const kvcsa_session *s)
+uint32_t kvi_session_default_replay(const kvcsa_session *s)
 {
     return s->set.reuse == KVCSA_REUSE_BOUNDED ? KVI_REPLAY_BOUNDED : KVI_REPLAY_EXACT;
 }
@@ -49,14 +49,13 @@ kvcsa_status kvi_session_rewind(kvcsa_session *s, uint64_t position, uint32_t ho
         return st;
     kvi_state_cut(s, &s->now, position, how);
     s->n_view = kvi_min_size(s->n_view, kvi_state_n_full(&s->now));
-    s->planned = 0;
-    (void)kvi_session_reserve(s, 0, NULL); /* cannot fail: it only gives back */
+    kvi_session_forget_plan(s);
     return KVCSA_OK;
 }
 
 kvcsa_status kvi_session_rewind_default(kvcsa_session *s, uint64_t position, kvcsa_error *err)
 {
-    return kvi_session_rewind(s, position, default_replay(s), err);
+    return kvi_session_rewind(s, position, kvi_session_default_replay(s), err);
 }
 
 kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
@@ -81,12 +80,13 @@ kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
     if (st != KVCSA_OK)
         return st;
     kvi_state_copy(fork, &fork->now, &s->now);
-    /* pages that are being rebuilt are of no use to anybody else */
-    if (fork->now.replay_end && (s->planned || fork->now.replay_how != KVI_REPLAY_FROM))
-        kvi_state_rebuild_window(fork, &fork->now, fork->now.replay_how == KVI_REPLAY_BOUNDED
-                                                       ? (uint32_t)KVI_REPLAY_BOUNDED
-                                                       : (uint32_t)KVI_REPLAY_EXACT);
-    kvi_state_cut(fork, &fork->now, position, default_replay(fork));
+    /* pages that are being rebuilt are of no use, nor are approximate ones to a fork that is to be
+     * exact and still can */
+    if ((fork->now.replay_end && (s->planned || fork->now.replay_how != KVI_REPLAY_FROM)) ||
+        (fork->now.window_approx && fork->now.taint_pos >= fork->now.n_tokens &&
+         kvi_session_is_exact(fork)))
+        kvi_state_rebuild_window(fork, &fork->now, kvi_session_default_replay(fork));
+    kvi_state_cut(fork, &fork->now, position, kvi_session_default_replay(fork));
     fork->op_flags = s->op_flags;
     *out = fork;
     return KVCSA_OK;
@@ -136,12 +136,14 @@ static void wipe_session(kvcsa_session *s)
 
 void kvi_session_erase(kvcsa_session *s, uint32_t flags)
 {
+    if (flags & KVCSA_ERASE_SECURE) /* what an append under way has committed, too */
+        wipe_session(s);
     kvi_session_rollback(s);
     if (flags & KVCSA_ERASE_SECURE)
         wipe_session(s);
     kvi_state_clear(s, &s->now);
     s->n_view = 0;
-    s->planned = 0;
+    kvi_session_forget_plan(s);
     s->report = (kvcsa_reuse){0};
     atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
 }

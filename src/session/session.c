@@ -419,8 +419,12 @@ kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t 
         (st = check_rows(p, n, err)) != KVCSA_OK ||
         (st = queue_append(s, tokens, n, p, err)) != KVCSA_OK)
         return st;
-    if (late) /* a request to cancel that came too late was for an earlier queue */
+    if (late) { /* a request to cancel that came too late was for an earlier queue */
         atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
+        if (s->has_mark) /* likewise: that append has been adopted whole */
+            kvi_state_clear(s, &s->mark);
+        s->has_mark = 0;
+    }
     kvi_session_trace_reuse(s);
     if (out_pos)
         *out_pos = kvi_session_total(s);
@@ -432,6 +436,7 @@ static kvcsa_status sync_rest(kvcsa_session *s, kvi_state *next, const int32_t *
                               const kvcsa_append_params *p, kvcsa_error *err)
 {
     const size_t kept = (size_t)next->n_tokens;
+    const int    planned = s->planned;
     kvi_state    old = s->now;
     kvcsa_status st = KVCSA_OK;
 
@@ -448,17 +453,33 @@ static kvcsa_status sync_rest(kvcsa_session *s, kvi_state *next, const int32_t *
         *next = s->now;
         s->now = old;
         s->n_view = 0;
+        s->planned = planned;
         return st;
     }
     *next = old;
+    if (s->has_mark) /* of an append that was adopted whole: it is over */
+        kvi_state_clear(s, &s->mark);
+    s->has_mark = 0;
+    s->replay_told = 0;
+    return KVCSA_OK;
+}
+
+/* The session holds the beginning of the list. */
+static kvcsa_status extend(kvcsa_session *s, const int32_t *tokens, size_t n,
+                           const kvcsa_append_params *p, kvcsa_error *err)
+{
+    const size_t kept = (size_t)s->now.n_tokens;
+
+    if (kept < n)
+        return kvi_session_append(s, tokens + kept, n - kept, p, NULL, err);
+    kvi_session_report_kept(s);
     return KVCSA_OK;
 }
 
 kvcsa_status kvi_session_sync(kvcsa_session *s, const int32_t *tokens, size_t n,
                               const kvcsa_append_params *p, kvcsa_error *err)
 {
-    const uint32_t how =
-        s->set.reuse == KVCSA_REUSE_BOUNDED ? KVI_REPLAY_BOUNDED : KVI_REPLAY_EXACT;
+    const uint32_t how = kvi_session_default_replay(s);
     kvi_state      next = {0};
     kvcsa_status   st;
     size_t         kept;
@@ -469,12 +490,13 @@ kvcsa_status kvi_session_sync(kvcsa_session *s, const int32_t *tokens, size_t n,
     if ((st = check_append(s, 0, tokens, n, p, err)) != KVCSA_OK)
         return st;
     kept = kvi_session_count_common(s, tokens, n);
-    if ((st = check_rows(p, n - kept, err)) != KVCSA_OK ||
-        (st = kvi_state_init(s, &next, err)) != KVCSA_OK)
+    if ((st = check_rows(p, n - kept, err)) != KVCSA_OK)
+        return st;
+    if (kept == s->now.n_tokens) /* nothing goes */
+        return extend(s, tokens, n, p, err);
+    if ((st = kvi_state_init(s, &next, err)) != KVCSA_OK)
         return st;
     kvi_state_copy(s, &next, &s->now);
-    if (kept == s->now.n_tokens)
-        next.tail_mine = s->now.tail_mine; /* the same tail with the same rows goes on */
     kvi_state_cut(s, &next, kept, how);
     st = sync_rest(s, &next, tokens, n, p, err);
     kvi_state_fini(s, &next); /* what is not wanted any more: the old state, or the new one */

@@ -121,6 +121,7 @@ struct kvcsa_session {
     kvi_buf          look;         /* i32: scratch of a prefix search */
     uint64_t        *first_rows;   /* [layers + 1] of the forward that runs (attn/swa_replay.h) */
     int              planned;      /* first_rows are those of the first append */
+    int              last_row_only; /* now.replay_end stands for the last row, for its logits */
     uint64_t         replay_pos;   /* next row to replay, once planned */
     int              replay_told;  /* to the trace hook */
     kvi_logits      *next_logits;  /* what a commit writes; allocated before the run */

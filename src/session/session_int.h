@@ -25,6 +25,9 @@ void         kvi_state_rebuild_window(const kvcsa_session *s, kvi_state *st, uin
 void         kvi_state_cut(const kvcsa_session *s, kvi_state *st, uint64_t position, uint32_t how);
 /* The session's state is replaced; nothing is queued. st is empty afterwards. */
 void         kvi_session_install(kvcsa_session *s, kvi_state *st);
+/* What a replay that has begun, or an append that was adopted whole, left behind: mark, plan and
+ * reservation. For those who change the state, or begin something new, without a queue. */
+void         kvi_session_forget_plan(kvcsa_session *s);
 
 kvi_logits *kvi_logits_create(const kvcsa_session *s); /* NULL = out of memory */
 void        kvi_logits_release(const kvcsa_session *s, kvi_logits *l); /* accepts NULL */
@@ -86,6 +89,14 @@ void         kvi_session_trace_reuse(const kvcsa_session *s);
 /* (S7) Reserve what now, adopt, queue and replay need; gives back what they do not. Without a queue
  * nothing is needed, but for a replay that is about to run (with_replay). ERR_FULL: as before. */
 kvcsa_status kvi_session_reserve(kvcsa_session *s, int with_replay, kvcsa_error *err);
+/* Of the widest layer. */
+uint64_t     kvi_session_window_tokens(const kvcsa_session *s);
+/* It asks for the bits of an undisturbed run: approximate windows are not good enough. */
+int          kvi_session_is_exact(const kvcsa_session *s);
+/* KVI_REPLAY_* of its rewinds. */
+uint32_t     kvi_session_default_replay(const kvcsa_session *s);
+/* Pages that the rows [begin, end) are written to. */
+uint64_t     kvi_session_pages_of(const kvcsa_session *s, uint64_t begin, uint64_t end);
 /* (S2) `mine`: the session is its writer. */
 int          kvi_session_is_writable(const kvcsa_session *s, const kvi_block *block, int mine);
 /* Rows of layer 0 that a replay up to hit runs again; and that the next step will. */

@@ -100,6 +100,8 @@ static void judge_window(kvi_load *ld)
     const uint64_t         w = widest_window(plan);
 
     ld->has_window = (h->sections & KVI_SNAP_WINDOW) && ld->s->geom.n_pages &&
+                     !((h->flags & KVI_SNAP_APPROX) && h->exact_tokens >= n &&
+                       kvi_session_is_exact(ld->s)) &&
                      h->window_lo <= (n > w ? n - w : 0);
     for (uint32_t l = 0; l < plan->n_layers && ld->has_window; l++)
         if (plan->rows[l].pending_bytes && n % plan->rows[l].ratio)

@@ -114,7 +114,7 @@ void kvi_state_lose_window(const kvcsa_session *s, kvi_state *st, uint32_t how)
 
 void kvi_state_stand_on_stored(const kvcsa_session *s, kvi_state *st, uint64_t pos)
 {
-    const uint64_t window = kvi_window_ring_rows(&s->geom) - s->set.slack_tokens;
+    const uint64_t window = kvi_session_window_tokens(s);
 
     st->window_lo = pos > window ? pos - window : 0;
     st->replay_how = KVI_REPLAY_FROM;
@@ -170,11 +170,26 @@ static void cut_blocks(const kvcsa_session *s, kvi_state *st, uint64_t position)
     st->tail_mine = 0; /* somebody may read what lies behind */
 }
 
+uint64_t kvi_session_window_tokens(const kvcsa_session *s)
+{
+    const kvi_plan *plan = &s->model->plan;
+    uint64_t        widest = 0;
+
+    for (uint32_t l = 0; l < plan->n_layers; l++)
+        widest = kvi_max_size(widest, plan->rows[l].window_tokens);
+    return widest;
+}
+
+int kvi_session_is_exact(const kvcsa_session *s)
+{
+    return s->set.reuse != KVCSA_REUSE_BOUNDED && s->set.decoder_cut == 0;
+}
+
 /* Rows that a query at `position` reads, and the raw row in front of it, are still there. */
 static int has_window_at(const kvcsa_session *s, const kvi_state *st, uint64_t position)
 {
     const uint64_t ring = kvi_window_ring_rows(&s->geom);
-    const uint64_t window = ring - s->set.slack_tokens; /* at least the window */
+    const uint64_t window = kvi_session_window_tokens(s);
     const uint64_t held = st->n_tokens > ring ? st->n_tokens - ring : 0;
 
     return !st->replay_end && kvi_max_size(held, st->window_lo) <=
@@ -204,12 +219,14 @@ void kvi_state_cut(const kvcsa_session *s, kvi_state *st, uint64_t position, uin
     }
     cut_blocks(s, st, position);
     st->n_tokens = position;
-    if (position <= st->taint_pos)
-        st->taint_pos = UINT64_MAX;
     if (!window) {
+        if (position <= st->taint_pos)
+            st->taint_pos = UINT64_MAX;
         kvi_state_rebuild_window(s, st, how);
         return;
     }
+    if (st->taint_pos != UINT64_MAX) /* the windows that stay are those of the bounded replay */
+        st->taint_pos = kvi_min_size(st->taint_pos, position);
     kvi_logits_release(s, st->logits);
     st->logits = NULL;
     st->logits_due = 1;
@@ -229,7 +246,21 @@ void kvi_session_install(kvcsa_session *s, kvi_state *st)
     *st = (kvi_state){0};
     kvi_state_fini(s, &old);
     s->n_view = 0;
+    kvi_session_forget_plan(s);
+}
+
+void kvi_session_forget_plan(kvcsa_session *s)
+{
+    if (s->has_mark)
+        kvi_state_clear(s, &s->mark);
+    s->has_mark = 0;
     s->planned = 0;
+    s->replay_told = 0;
+    s->last_row_only = 0;
+    /* a request to cancel was for what is no more */
+    atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
+    if (!kvi_session_queued(s))
+        (void)kvi_session_reserve(s, 0, NULL); /* cannot fail: it only gives back */
 }
 
 /* ------------------------------------------------------------------ lists */
