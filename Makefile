@@ -26,7 +26,7 @@ FUZZ_CFLAGS  ?= -O1 -g -DKVI_DEBUG -fno-omit-frame-pointer -fsanitize=fuzzer-no-
                 -fno-sanitize-recover=all
 FUZZ_SECONDS ?= 60
 # Test programs that the thread sanitizer runs.
-TSAN_TESTS   ?= test_base* test_threads* test_pool* test_api_session*
+TSAN_TESTS   ?= test_base* test_threads* test_pool* test_api_session* test_api_threads*
 
 # The version is written in the public header and nowhere else.
 header_number = $(shell sed -n 's/^\#define $(1)  *\([0-9][0-9]*\).*/\1/p' include/kvcsa.h)
