@@ -7,7 +7,7 @@
 #define N_LISTS 5
 #define N_SHORT 120 /* tokens of all lists but the first, which has 256 */
 
-static uint64_t seed = 20261;
+static uint64_t seed = 41; /* of the first random game */
 
 typedef struct fixture {
     kvcsa_model *model;
@@ -325,7 +325,7 @@ static void test_secure_erase_of_half_an_append(void **state)
 
 /* ------------------------------------------------------------------ what is reserved */
 
-/* A window stored at the border of two queued appends: nobody had counted the copies of its pages. */
+/* A window stored at the border of two queued appends: the copies of its pages were not counted. */
 static void test_stored_window_between_two_appends(void **state)
 {
     scene                k = begin(state);
@@ -615,7 +615,7 @@ static void play_game(game *g)
     g->limited = below(g, 3) > 0;
     pp.budget_bytes = g->limited ? 30000 + below(g, 150000) : 0;
     assert_int_equal(kvcsa_pool_create(&pp, &g->pool, NULL), KVCSA_OK);
-    for (uint64_t i = 15 + below(g, 30); i > 0; i--) {
+    for (uint64_t i = 10 + below(g, 25); i > 0; i--) {
         player        *p = &g->p[below(g, 3)];
         const uint64_t what = below(g, 12);
 

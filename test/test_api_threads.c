@@ -266,7 +266,7 @@ enum {
     PINS = 2,
     BLOCK = 16, /* tokens: many blocks from little work */
     LENGTH = 110,
-    ROUNDS = WITH_TSAN ? 60 : 400 /* of each thread */
+    ROUNDS = WITH_TSAN ? 40 : 400 /* of each thread */
 };
 
 typedef struct timeline { /* a session that holds the first n tokens of a list */
