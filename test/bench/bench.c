@@ -254,9 +254,12 @@ static void measure(const options *o, kvcsa_model *model, const kvcsa_model_info
         bench_die("pool", err.text);
     for (int i = 0; i < TRIES; i++) {
         kvcsa_session *session = NULL;
+        kvcsa_session_params params;
         int64_t        t[3];
 
-        if (kvcsa_session_create(pool, model, NULL, &session, &err) != KVCSA_OK)
+        kvcsa_session_params_default(&params, sizeof params);
+        params.reuse = KVCSA_REUSE_NONE; /* else the second run would find what the first computed */
+        if (kvcsa_session_create(pool, model, &params, &session, &err) != KVCSA_OK)
             bench_die("session", err.text);
         t[0] = bench_now_ns();
         compute(pool, session, ids, o->prompt);
