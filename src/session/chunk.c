@@ -47,7 +47,7 @@ static kvcsa_status set_mark(kvcsa_session *s, uint64_t end, kvcsa_error *err)
     return KVCSA_OK;
 }
 
-static void drop_mark(kvcsa_session *s)
+void kvi_session_drop_mark(kvcsa_session *s)
 {
     if (s->has_mark)
         kvi_state_clear(s, &s->mark);
@@ -80,14 +80,14 @@ void kvi_session_rollback(kvcsa_session *s)
     s->last_row_only = 0;
     if (s->has_mark && begin > s->mark.n_tokens) { /* the prefix reached behind that append */
         kvi_state_cut(s, &s->now, begin, KVI_REPLAY_EXACT);
-        drop_mark(s);
+        kvi_session_drop_mark(s);
     } else if (s->has_mark && s->mark_is_light) {
         kvi_state_cut(s, &s->now, s->mark.n_tokens, KVI_REPLAY_EXACT);
         if (!s->now.logits && (s->now.logits = s->mark.logits)) {
             s->mark.logits = NULL;
             s->now.logits_due = 0;
         }
-        drop_mark(s);
+        kvi_session_drop_mark(s);
     } else if (s->has_mark) {
         kvi_state old = s->now;
 
@@ -95,7 +95,7 @@ void kvi_session_rollback(kvcsa_session *s)
         /* rows behind the mark were nobody else's: the writer goes on where it was */
         s->now.tail_mine = old.tail_mine && old.tail == s->now.tail;
         s->mark = old;
-        drop_mark(s);
+        kvi_session_drop_mark(s);
     }
     if (lacks_rows(s)) /* they were left out for an append that is not to be */
         kvi_state_rebuild_window(s, &s->now, kvi_session_default_replay(s));
@@ -622,7 +622,7 @@ void kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, s
         commit_rows(c, net, slices, i);
     if (!s->now.replay_end &&
         (!kvi_session_first_append(s) || s->now.n_tokens == kvi_session_first_append(s)->begin))
-        drop_mark(s);
+        kvi_session_drop_mark(s);
     if (!kvi_session_has_work(s))
         (void)kvi_session_reserve(s, 0, NULL); /* cannot fail: it only gives back */
 }

@@ -38,9 +38,11 @@ uint64_t kvi_session_rows_to_replay(const kvcsa_session *s)
 
 /* ------------------------------------------------------------------ known prefixes */
 
-static uint64_t begin_of_tail(const kvcsa_session *s)
+/* What the session holds once the known prefix is taken. */
+static uint64_t end_of_prefix(const kvcsa_session *s)
 {
-    return kvi_state_n_full(&s->now) * kvi_session_block_tokens(s);
+    return s->adopt.n_tokens ? kvi_state_begin_of_tail(s, &s->now) + s->adopt.n_tokens
+                             : s->now.n_tokens;
 }
 
 /* No prefix may reach behind this position: rows from there on are wanted one by one. */
@@ -100,7 +102,7 @@ static kvcsa_status find_prefix(kvcsa_session *s, uint64_t *rows, uint32_t *reas
                                 kvcsa_error *err)
 {
     const uint64_t n_tokens = s->now.n_tokens;
-    const uint64_t begin = begin_of_tail(s);
+    const uint64_t begin = kvi_state_begin_of_tail(s, &s->now);
     const uint64_t limit = reuse_limit(s);
     const int32_t *list;
     kvcsa_status   st;
@@ -143,13 +145,11 @@ kvcsa_status kvi_session_look_up(kvcsa_session *s, kvcsa_error *err)
     uint64_t       rows = 0;
     uint32_t       reason = KVCSA_REASON_NONE;
     kvcsa_status   st = find_prefix(s, &rows, &reason, err);
-    uint64_t       hit = s->now.n_tokens;
+    const uint64_t hit = end_of_prefix(s);
 
     if (st != KVCSA_OK)
         return st;
-    if (s->adopt.n_tokens)
-        hit = begin_of_tail(s) + s->adopt.n_tokens;
-    else
+    if (!s->adopt.n_tokens)
         rows = kvi_session_rows_to_replay(s);
     if (hit == total && rows == 0)
         rows = 1; /* the last row, for its logits */
@@ -255,7 +255,7 @@ static kvi_need need_of(const kvcsa_session *s, int with_replay, uint32_t copies
     const kvi_state *st = &s->now;
     const uint32_t   bt = kvi_session_block_tokens(s);
     const int        adopts = s->adopt.n_tokens > 0;
-    const uint64_t   hit = adopts ? begin_of_tail(s) + s->adopt.n_tokens : st->n_tokens;
+    const uint64_t   hit = end_of_prefix(s);
     const int        fresh = adopts || (st->replay_end && st->replay_how != KVI_REPLAY_FROM);
     const uint32_t   how = copies | (fresh ? (uint32_t)NEED_ALL : 0u);
     const kvi_append *ap = s->appends.data;

@@ -421,9 +421,7 @@ kvcsa_status kvi_session_append(kvcsa_session *s, const int32_t *tokens, size_t 
         return st;
     if (late) { /* a request to cancel that came too late was for an earlier queue */
         atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
-        if (s->has_mark) /* likewise: that append has been adopted whole */
-            kvi_state_clear(s, &s->mark);
-        s->has_mark = 0;
+        kvi_session_drop_mark(s); /* likewise: that append has been adopted whole */
     }
     kvi_session_trace_reuse(s);
     if (out_pos)
@@ -457,9 +455,7 @@ static kvcsa_status sync_rest(kvcsa_session *s, kvi_state *next, const int32_t *
         return st;
     }
     *next = old;
-    if (s->has_mark) /* of an append that was adopted whole: it is over */
-        kvi_state_clear(s, &s->mark);
-    s->has_mark = 0;
+    kvi_session_drop_mark(s); /* of an append that was adopted whole: it is over */
     s->replay_told = 0;
     return KVCSA_OK;
 }

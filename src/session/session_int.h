@@ -62,6 +62,12 @@ static inline uint64_t kvi_state_n_full(const kvi_state *st)
     return st->last ? kvi_block_depth(st->last) + 1 : 0;
 }
 
+/* Where the tail begins: behind the chain. */
+static inline uint64_t kvi_state_begin_of_tail(const kvcsa_session *s, const kvi_state *st)
+{
+    return kvi_state_n_full(st) * kvi_session_block_tokens(s);
+}
+
 static inline int32_t *kvi_session_queue(const kvcsa_session *s)
 {
     return (int32_t *)s->queue.data + s->first_queued;
@@ -121,6 +127,7 @@ kvcsa_status kvi_chunk_plan(kvi_chunk *c, uint64_t max_rows, kvi_net_slice *slic
 void         kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, size_t i);
 /* It did not. */
 void         kvi_chunk_undo(kvi_chunk *c);
+void         kvi_session_drop_mark(kvcsa_session *s); /* (S4); there need not be one */
 
 /* Something is queued, to be replayed, or the logits are wanted back. */
 int  kvi_session_has_work(const kvcsa_session *s);

@@ -81,15 +81,6 @@ static kvcsa_status check_fit(kvi_load *ld, kvcsa_error *err)
     return KVCSA_OK;
 }
 
-static uint32_t widest_window(const kvi_plan *plan)
-{
-    uint32_t w = 0;
-
-    for (uint32_t l = 0; l < plan->n_layers; l++)
-        w = (uint32_t)kvi_max_size(w, plan->rows[l].window_tokens);
-    return w;
-}
-
 /* The stored window is of use if the next row finds all that it reads, raw rows included. */
 static void judge_window(kvi_load *ld)
 {
@@ -97,7 +88,7 @@ static void judge_window(kvi_load *ld)
     const kvi_plan        *plan = &ld->s->model->plan;
     const uint64_t         n = h->n_tokens;
     const uint64_t         ring = kvi_window_ring_rows(&ld->s->geom);
-    const uint64_t         w = widest_window(plan);
+    const uint64_t         w = kvi_session_window_tokens(ld->s);
 
     ld->has_window = (h->sections & KVI_SNAP_WINDOW) && ld->s->geom.n_pages &&
                      !((h->flags & KVI_SNAP_APPROX) && h->exact_tokens >= n &&

@@ -251,9 +251,7 @@ void kvi_session_install(kvcsa_session *s, kvi_state *st)
 
 void kvi_session_forget_plan(kvcsa_session *s)
 {
-    if (s->has_mark)
-        kvi_state_clear(s, &s->mark);
-    s->has_mark = 0;
+    kvi_session_drop_mark(s);
     s->planned = 0;
     s->replay_told = 0;
     s->last_row_only = 0;
@@ -328,11 +326,6 @@ kvcsa_status kvi_session_view(kvcsa_session *s, uint64_t n_more, kvcsa_error *er
 
 /* ------------------------------------------------------------------ tokens */
 
-static uint64_t begin_of_tail(const kvcsa_session *s, const kvi_state *st)
-{
-    return kvi_state_n_full(st) * kvi_session_block_tokens(s);
-}
-
 /* Part of [from, to) that lies in the block that begins at `begin`. */
 static void copy_part(const kvcsa_session *s, const kvi_block *b, uint64_t begin, uint64_t from,
                       uint64_t to, int32_t *out)
@@ -351,7 +344,7 @@ void kvi_session_copy_tokens(const kvcsa_session *s, uint64_t from, size_t n, in
     const uint64_t   to = from + n;
 
     if (st->tail)
-        copy_part(s, st->tail, begin_of_tail(s, st), from, to, out);
+        copy_part(s, st->tail, kvi_state_begin_of_tail(s, st), from, to, out);
     for (kvi_block *b = st->last; b && (kvi_block_depth(b) + 1) * bt > from;
          b = kvi_block_parent(b))
         copy_part(s, b, kvi_block_depth(b) * bt, from, to, out);
@@ -373,7 +366,7 @@ size_t kvi_session_count_common(const kvcsa_session *s, const int32_t *tokens, s
     const kvi_state *st = &s->now;
     const uint32_t   bt = kvi_session_block_tokens(s);
     uint64_t         common = kvi_min_size(n, st->n_tokens);
-    const uint64_t   tail = begin_of_tail(s, st);
+    const uint64_t   tail = kvi_state_begin_of_tail(s, st);
 
     if (st->tail && common > tail)
         common = tail + first_difference(kvi_block_tokens(st->tail), tokens + tail, common - tail);
