@@ -55,34 +55,9 @@ static int tear_down(void **state)
 
 /* ------------------------------------------------------------------ hostile bytes */
 
-typedef struct bytes {
-    uint8_t *data;
-    size_t   n, at;
-} bytes;
-
-static int32_t take(void *user, const void *data, size_t n)
-{
-    bytes *b = user;
-
-    assert_true(n <= b->n - b->at);
-    memcpy(b->data + b->at, data, n);
-    b->at += n;
-    return 0;
-}
-
-static int64_t give(void *user, void *data, size_t n)
-{
-    bytes *b = user;
-
-    n = n < b->n - b->at ? n : b->n - b->at;
-    memcpy(data, b->data + b->at, n);
-    b->at += n;
-    return (int64_t)n;
-}
-
 /* Bytes that somebody has made, checksums and all. Whatever comes of it, it is a status; after a
  * refusal the session is as it was, else it holds what the header says and can go on. */
-static kvcsa_status try_bytes(const fixture *f, bytes *b, const char *dir)
+static kvcsa_status try_bytes(const fixture *f, snap_bytes *b, const char *dir)
 {
     const kvcsa_snapshot_params none = snap_params(NULL, 0);
     kvcsa_pool                 *pool = host_pool(1, 0);
@@ -95,7 +70,7 @@ static kvcsa_status try_bytes(const fixture *f, bytes *b, const char *dir)
     host_step(pool, s);
     b->at = 0;
     st = dir ? kvcsa_snapshot_load(s, dir, &none, &info, &err)
-             : kvcsa_snapshot_read(s, &(kvcsa_reader){give, b}, &none, &info, &err);
+             : kvcsa_snapshot_read(s, &(kvcsa_reader){snap_give, b}, &none, &info, &err);
     if (st != KVCSA_OK) {
         snap_assert_untouched(&f->run, pool, s, 1);
         assert_true(st == KVCSA_ERR_FORMAT || st == KVCSA_ERR_CORRUPT || st == KVCSA_ERR_LIMIT ||
@@ -121,7 +96,7 @@ static const uint64_t hostile[] = {
 static void test_behaviour_46_hostile_headers(void **state)
 {
     const fixture  *f = *state;
-    bytes           b = {.data = malloc(1 << 20), .n = 1 << 20};
+    snap_bytes           b = {.data = malloc(1 << 20), .n = 1 << 20};
     uint8_t         unit[SNAP_PAGE];
     kvi_snap_header h;
     uint32_t        n_refused = 0;
@@ -129,7 +104,7 @@ static void test_behaviour_46_hostile_headers(void **state)
     const kvcsa_snapshot_params full = snap_params(NULL, FULL);
 
     assert_non_null(b.data);
-    assert_ok(kvcsa_snapshot_write(f->b, &(kvcsa_writer){take, &b}, &full, NULL, &err));
+    assert_ok(kvcsa_snapshot_write(f->b, &(kvcsa_writer){snap_take, &b}, &full, NULL, &err));
     b.n = b.at;
     assert_int_equal(try_bytes(f, &b, NULL), KVCSA_OK);
     assert_ok(kvi_snap_header_decode(b.data, b.n, KVI_SNAP_FILE, &h, &err));
@@ -212,11 +187,11 @@ static void test_behaviour_46_hostile_manifests(void **state)
                 memcpy(bad + 160, &sum, sizeof sum);
                 kvi_snap_mend_header(bad);
                 snap_write_file(man.text, bad, n);
-                n_refused += try_bytes(f, &(bytes){0}, dir.path) != KVCSA_OK;
+                n_refused += try_bytes(f, &(snap_bytes){0}, dir.path) != KVCSA_OK;
             }
     assert_true(n_refused > 100);
     snap_write_file(man.text, good, n);
-    assert_int_equal(try_bytes(f, &(bytes){0}, dir.path), KVCSA_OK);
+    assert_int_equal(try_bytes(f, &(snap_bytes){0}, dir.path), KVCSA_OK);
     free(good);
     snap_dir_remove(&dir);
 }

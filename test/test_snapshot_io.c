@@ -506,36 +506,11 @@ static void test_behaviour_22_power_loss_at_every_operation(void **state)
 
 /* ------------------------------------------------------------------ allocations */
 
-typedef struct bytes {
-    uint8_t *data;
-    size_t   n, at;
-} bytes;
-
-static int32_t take(void *user, const void *data, size_t n)
-{
-    bytes *b = user;
-
-    assert_true(n <= b->n - b->at);
-    memcpy(b->data + b->at, data, n);
-    b->at += n;
-    return 0;
-}
-
-static int64_t give(void *user, void *data, size_t n)
-{
-    bytes *b = user;
-
-    n = n < b->n - b->at ? n : b->n - b->at;
-    memcpy(data, b->data + b->at, n);
-    b->at += n;
-    return (int64_t)n;
-}
-
 enum { CALL_SAVE_FILE, CALL_SAVE_DIR, CALL_WRITE, CALL_LOAD_FILE, CALL_LOAD_DIR, CALL_READ,
        N_CALLS };
 
 static kvcsa_status make_call(int call, kvcsa_session *s, const place *file, const place *dir,
-                              bytes *b, kvcsa_error *err)
+                              snap_bytes *b, kvcsa_error *err)
 {
     const kvcsa_snapshot_params p = snap_params(NULL, FULL), none = snap_params(NULL, 0);
 
@@ -543,10 +518,10 @@ static kvcsa_status make_call(int call, kvcsa_session *s, const place *file, con
     switch (call) {
     case CALL_SAVE_FILE: return kvcsa_snapshot_save(s, file->path.text, &p, NULL, err);
     case CALL_SAVE_DIR: return kvcsa_snapshot_save(s, dir->path.text, &p, NULL, err);
-    case CALL_WRITE: return kvcsa_snapshot_write(s, &(kvcsa_writer){take, b}, &p, NULL, err);
+    case CALL_WRITE: return kvcsa_snapshot_write(s, &(kvcsa_writer){snap_take, b}, &p, NULL, err);
     case CALL_LOAD_FILE: return kvcsa_snapshot_load(s, file->path.text, &none, NULL, err);
     case CALL_LOAD_DIR: return kvcsa_snapshot_load(s, dir->path.text, &none, NULL, err);
-    default: return kvcsa_snapshot_read(s, &(kvcsa_reader){give, b}, &none, NULL, err);
+    default: return kvcsa_snapshot_read(s, &(kvcsa_reader){snap_give, b}, &none, NULL, err);
     }
 }
 
@@ -556,7 +531,7 @@ static void test_behaviour_39_the_nth_allocation_fails(void **state)
     place             file = place_make(f, 0), dir = place_make(f, 1);
     fault_alloc       fa;
     kvcsa_pool_params pp;
-    bytes             b = {.data = malloc(1 << 20)};
+    snap_bytes             b = {.data = malloc(1 << 20)};
     uint64_t          n_faults = 0;
 
     assert_non_null(b.data);

@@ -290,4 +290,30 @@ static inline void snap_assert_untouched(const snap_run *r, kvcsa_pool *pool, kv
     assert_ok(kvcsa_pool_check(pool, &err));
 }
 
+/* A snapshot in memory, for kvcsa_writer and kvcsa_reader. */
+typedef struct snap_bytes {
+    uint8_t *data;
+    size_t   n, at;
+} snap_bytes;
+
+static inline int32_t snap_take(void *user, const void *data, size_t n)
+{
+    snap_bytes *b = user;
+
+    assert_true(n <= b->n - b->at);
+    memcpy(b->data + b->at, data, n);
+    b->at += n;
+    return 0;
+}
+
+static inline int64_t snap_give(void *user, void *data, size_t n)
+{
+    snap_bytes *b = user;
+
+    n = n < b->n - b->at ? n : b->n - b->at;
+    memcpy(data, b->data + b->at, n);
+    b->at += n;
+    return (int64_t)n;
+}
+
 #endif
