@@ -29,9 +29,9 @@
 #include <stdint.h>
 
 #define KVCSA_VERSION_MAJOR 0
-#define KVCSA_VERSION_MINOR 2
+#define KVCSA_VERSION_MINOR 3
 #define KVCSA_VERSION_PATCH 0
-#define KVCSA_VERSION_NUMBER 200 /* major * 10000 + minor * 100 + patch */
+#define KVCSA_VERSION_NUMBER 300 /* major * 10000 + minor * 100 + patch */
 #define KVCSA_ABI 0              /* the number in the soname; changes only on a break */
 
 #if defined(KVCSA_BUILDING) && (defined(__GNUC__) || defined(__clang__))
@@ -174,6 +174,10 @@ typedef struct kvcsa_model_params {
     uint32_t flags;                   /* KVCSA_MODEL_*; unknown bits are refused */
     uint32_t block_tokens;            /* tokens per cache block, 0 = 128; a multiple of every
                                        * ratio and of 8 x the largest ratio with an index */
+    const char *plan;                 /* JSON object that changes the cache plan, for example
+                                       * {"entry_format": "bf16"}; NULL = none. Keys and what of
+                                       * it can be computed: docs/formats.md "Plan overrides".
+                                       * Since 0.3 */
 } kvcsa_model_params;
 
 typedef struct kvcsa_model_info {
@@ -196,20 +200,57 @@ typedef struct kvcsa_model_info {
     int32_t eos_token;
     int32_t pad_token;
     int32_t image_token;        /* refused as input: this version reads text */
+    uint64_t expert_bytes;      /* one routed expert of one layer. Likewise below since 0.3; 0 =
+                                 * none, or not known */
+    uint32_t n_experts;         /* routed, of a layer */
+    uint32_t n_experts_per_token;
+    uint32_t n_moe_layers;
+    uint32_t cost_only;         /* 1 = this version has the plan of this family and computes its
+                                 * cost, and has no network for it */
+    uint32_t span_tokens;       /* what kvcsa_session_hide and _get_mass count in: 8 x the largest
+                                 * ratio that has an index */
+    uint32_t reserved;
 } kvcsa_model_info;
 
 enum { /* kvcsa_plan_row.select */
     KVCSA_SELECT_NONE = 0,      /* window only */
     KVCSA_SELECT_OWN = 1,       /* makes entries, index keys and its own selection (Full) */
     KVCSA_SELECT_REINDEX = 2,   /* the owner's keys, its own selection */
-    KVCSA_SELECT_INHERITED = 3  /* the selection of select_owner (Reuse) */
+    KVCSA_SELECT_INHERITED = 3, /* the selection of select_owner (Reuse) */
+    KVCSA_SELECT_ALL = 4        /* every entry of kv_owner */
 };
 enum { KVCSA_CANDIDATES_NONE = 0, KVCSA_CANDIDATES_SOURCE = 1, KVCSA_CANDIDATES_CONSUMER = 2 };
 enum { /* formats of cached rows */
     KVCSA_FORMAT_NONE = 0,
     KVCSA_FORMAT_FP4_E4M3_G16 = 1, /* E2M1, one E4M3 scale per 16 channels, no second scale */
     KVCSA_FORMAT_FP4_E8M0_G32 = 2, /* E2M1, one E8M0 scale per 32 channels */
-    KVCSA_FORMAT_FP8_E8M0_G32 = 3  /* E4M3, one E8M0 scale per 32 channels */
+    KVCSA_FORMAT_FP8_E8M0_G32 = 3, /* E4M3, one E8M0 scale per 32 channels */
+    KVCSA_FORMAT_F32 = 4,
+    KVCSA_FORMAT_F16 = 5,
+    KVCSA_FORMAT_BF16 = 6,
+    KVCSA_FORMAT_FP4_AS_F32 = 7,   /* the values of FP4_E4M3_G16, each stored in four bytes: to
+                                    * compare storage with */
+    KVCSA_FORMAT_Q8_0 = 8,         /* int8, one fp16 scale per 32 channels */
+    KVCSA_FORMAT_Q4_0 = 9,         /* 4 bits, one fp16 scale per 32 channels */
+    KVCSA_FORMAT_INT3_F16_G32 = 10, /* 3 bits, one fp16 scale per 32 channels */
+    /* plan and cost only */
+    KVCSA_FORMAT_FP8_E4M3 = 11,    /* no scale */
+    KVCSA_FORMAT_FP8_F32_G128 = 12, /* E4M3, one fp32 scale per 128 channels */
+    KVCSA_FORMAT_INT6 = 13,        /* 6 bits a channel, scales not counted */
+    KVCSA_FORMAT_MLA_FP8_656 = 14, /* 576 channels: 512 E4M3, four fp32 scales, 64 bf16 */
+    KVCSA_FORMAT_MLA_FP4_432 = 15, /* 576 channels: 512 E2M1 with a scale per 16, 64 bf16, 16 pad */
+    KVCSA_FORMAT_CSA_FP8_584 = 16  /* 512 channels: 448 E4M3, 64 bf16, 7 E8M0 scales, 1 pad */
+};
+enum { /* kvcsa_plan_row.value_kind */
+    KVCSA_VALUE_ALIAS = 0,  /* the key is the value */
+    KVCSA_VALUE_OWN = 1,    /* stored beside the key */
+    KVCSA_VALUE_PREFIX = 2  /* the first value_width channels of the key */
+};
+enum { /* kvcsa_plan_row.pool_kind: how `ratio` tokens become one entry */
+    KVCSA_POOLING_NONE = 0,    /* one token, one entry */
+    KVCSA_POOLING_GATED = 1,   /* softmax gate per channel over the entry's tokens */
+    KVCSA_POOLING_OVERLAP = 2, /* likewise, over the tokens of the entry before it too */
+    KVCSA_POOLING_WIDE = 3     /* likewise gated, with a bias per position */
 };
 
 typedef struct kvcsa_plan_row { /* what one layer keeps and reads; all sizes of one row of cache
@@ -235,13 +276,24 @@ typedef struct kvcsa_plan_row { /* what one layer keeps and reads; all sizes of 
     uint32_t window_format;
     uint32_t window_bytes;      /* one row */
     uint32_t pending_bytes;     /* raw row kept between the halves of an entry */
+    uint32_t kv_heads;          /* an entry holds so many keys of entry_width channels, and values.
+                                 * Likewise below since 0.3 */
+    uint32_t value_width;       /* channels of one value */
+    uint32_t value_kind;        /* KVCSA_VALUE_* */
+    uint32_t value_format;      /* KVCSA_FORMAT_*; NONE where the value is not stored */
+    uint32_t pool_kind;         /* KVCSA_POOLING_* */
+    uint32_t state_heads;       /* linear attention: heads of the state */
+    uint64_t state_bytes;       /* linear attention: of the whole state; does not grow */
+    int32_t index_owner;        /* layer whose index keys are read; -1 = none */
+    uint32_t cost_only;         /* 1 = no kernels for such a layer in this version */
 } kvcsa_plan_row;
 
 typedef struct kvcsa_cost {     /* the five figures, see docs/architecture.md */
     size_t struct_size;         /* set by the caller */
     uint64_t n_tokens;          /* the length that the last three are for */
-    uint64_t const_bytes;       /* per sequence, does not grow: window rows */
-    uint64_t resident_bytes;    /* const + whole blocks of n_tokens */
+    uint64_t const_bytes;       /* per sequence, does not grow: full windows, and states of linear
+                                 * attention */
+    uint64_t resident_bytes;    /* window rows of n_tokens, states, and whole blocks */
     uint64_t read_bytes;        /* fetched from the cache by one decode step at n_tokens */
     uint64_t persist_bytes;     /* kept off-device to resume at n_tokens without recomputing
                                  * entries (the window is replayed) */
@@ -251,8 +303,24 @@ typedef struct kvcsa_cost {     /* the five figures, see docs/architecture.md */
     uint32_t index_part_bytes;
     uint32_t main_part_bytes;
     float rate_bytes_per_token; /* block_bytes / block_tokens */
-    uint32_t reserved;
+    uint32_t n_kv_layers;       /* layers that own entries. Likewise below since 0.3 */
+    double rate;                /* rate_bytes_per_token, exactly */
+    double entry_bytes;         /* rate = entry_bytes x sequence_factor x n_kv_layers: bytes of an
+                                 * entry and its index key, on average */
+    double sequence_factor;     /* entries per token and owner, on average */
+    double written_bytes;       /* by one decode step, on average: entries, index keys, windows */
+    uint64_t state_bytes;       /* of const_bytes: linear attention. A prefix cache keeps it at
+                                 * every point that it resumes at */
+    uint64_t index_read_bytes;  /* of read_bytes: index keys */
+    uint64_t window_read_bytes; /* of read_bytes: window rows */
 } kvcsa_cost;
+
+/**
+ * Name of a KVCSA_FORMAT_* as plan overrides spell it, for example "fp4"; "?" for an unknown one.
+ *
+ * Thread: any.  Owner: static string.  Since: 0.3
+ */
+KVCSA_API const char *kvcsa_format_name(uint32_t format);
 
 /**
  * Fill params with defaults.
@@ -265,14 +333,16 @@ KVCSA_API void kvcsa_model_params_default(kvcsa_model_params *params, size_t str
 /**
  * Open a checkpoint directory in the released DeepSeek-V4.1 format: config.json, tokenizer.json,
  * safetensors shards with model.safetensors.index.json (or one model.safetensors). With
- * KVCSA_MODEL_PLAN_ONLY `path` may also be a config.json.
+ * KVCSA_MODEL_PLAN_ONLY `path` may also be a config.json, and of many other families too:
+ * docs/formats.md "Families" lists them.
  *
  * Weights are mapped read-only (default): the file must not be truncated while the model is open,
  * or the process receives SIGBUS at the next touch; use KVCSA_MODEL_READ where that can happen.
  * Files are treated as hostile and fully checked.
  *
  * Status:  ERR_IO a file cannot be read; ERR_FORMAT it is not what it claims (text names file,
- *          field, value, limit); ERR_UNSUPPORTED another architecture; ERR_NOMEM; ERR_ARG.
+ *          field, value, limit); ERR_UNSUPPORTED another architecture, or one of which this version
+ *          has the plan only; ERR_NOMEM; ERR_ARG.
  * Thread:  any.   Owner: the caller owns *out.   Since: 0.1
  */
 KVCSA_API kvcsa_status kvcsa_model_open(const char *path, const kvcsa_model_params *params,
@@ -548,7 +618,11 @@ enum {
     KVCSA_DECODER_REPLAY_ON = 2
 };
 enum { /* kvcsa_session_params.flags */
-    KVCSA_SESSION_PRIVATE = 1u /* blocks are not published for other sessions */
+    KVCSA_SESSION_PRIVATE = 1u,     /* blocks are not published for other sessions */
+    KVCSA_SESSION_WINDOW_ONLY = 2u, /* no entry is selected: every layer reads its window alone;
+                                     * approximate. Likewise below since 0.3 */
+    KVCSA_SESSION_TRACK_MASS = 4u   /* count what each span of tokens contributes to attention, for
+                                     * kvcsa_session_get_mass; does not change results */
 };
 
 typedef struct kvcsa_session_params {
@@ -570,6 +644,9 @@ typedef struct kvcsa_session_params {
                                    * every multiple of this (a multiple of block_tokens), so that
                                    * a hit there needs no replay; 0 = none. Costs one window a
                                    * copy */
+    uint32_t select_entries;      /* fewer entries are selected than the plan says; 0 = the plan's.
+                                   * Approximate; likewise below. Since 0.3 */
+    uint32_t candidate_blocks;    /* fewer candidate blocks; 0 = the plan's */
 } kvcsa_session_params;
 
 typedef struct kvcsa_reuse {    /* what became of the tokens of an append or a sync */
@@ -628,6 +705,36 @@ typedef struct kvcsa_step_result {
     kvcsa_error error;   /* of this session; status KVCSA_OK if none */
 } kvcsa_step_result;
 
+enum { /* groups of layers, by what they do about entries */
+    KVCSA_LAYERS_WINDOW = 0,   /* nothing: they read their window only */
+    KVCSA_LAYERS_FULL = 1,     /* make entries, and select from all of them */
+    KVCSA_LAYERS_REINDEX = 2,  /* select from the entries of another layer */
+    KVCSA_LAYERS_REUSE = 3     /* use another layer's selection */
+};
+#define KVCSA_N_LAYER_GROUPS 4
+
+typedef struct kvcsa_work {    /* frozen: 128 bytes. What layers did, counted exactly; rows of a
+                                * cancelled or failed chunk count too */
+    uint64_t n_rows;           /* rows that ran through attention and feed-forward */
+    uint64_t n_replayed_rows;  /* rows that came in only to rebuild windows; of these, some run
+                                * no further than their window row */
+    uint64_t n_selections;     /* rows for which keys were scored and the best selected; a row that
+                                * sees no more entries than it may select needs none */
+    uint64_t n_keys_scored;
+    uint64_t n_candidate_blocks; /* published by the source, or searched by a consumer */
+    uint64_t n_entries_read;   /* selected entries that attention read */
+    uint64_t n_window_rows_read;
+    uint64_t n_entries_written;
+    uint64_t n_window_rows_written;
+    uint64_t n_blocks_touched; /* cache blocks whose keys or entries a row read: each counts once a
+                                * row and part (index, main) */
+    uint64_t n_experts;        /* routed: rows x experts a token */
+    uint64_t read_bytes;       /* keys, entries, window rows */
+    uint64_t index_read_bytes; /* of these: keys */
+    uint64_t written_bytes;    /* entries, keys, window rows, raw rows */
+    uint64_t reserved[2];
+} kvcsa_work;
+
 typedef struct kvcsa_session_stats {
     size_t struct_size;        /* set by the caller */
     uint64_t n_tokens;         /* committed */
@@ -645,6 +752,9 @@ typedef struct kvcsa_session_stats {
     uint64_t n_adopted_tokens; /* since creation */
     uint64_t n_replay;         /* rows of layer 0 that the next step will run again */
     uint64_t n_exact_tokens;   /* entries below this position are those of an undisturbed run */
+    kvcsa_work step[KVCSA_N_LAYER_GROUPS];  /* of the last kvcsa_pool_step that the session took
+                                             * part in, by KVCSA_LAYERS_*. Since 0.3 */
+    kvcsa_work total[KVCSA_N_LAYER_GROUPS]; /* since creation */
 } kvcsa_session_stats;
 
 /** Fill params with defaults.  Thread: any.  Since: 0.1 */
@@ -751,6 +861,46 @@ KVCSA_API kvcsa_status kvcsa_session_get_tokens(kvcsa_session *session, uint64_t
 /** Figures of a session.  Status: ERR_ARG; ERR_BUSY.  Thread: one.  Since: 0.1 */
 KVCSA_API kvcsa_status kvcsa_session_get_stats(kvcsa_session *session, kvcsa_session_stats *stats,
                                                kvcsa_error *err);
+
+/**
+ * What one layer did: of the last step, and since creation.
+ *
+ * @param layer        0..n_layers-1.
+ * @param step, total  either may be NULL.
+ * Status:  ERR_ARG; ERR_BUSY.   Thread: one.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_session_layer_work(kvcsa_session *session, uint32_t layer,
+                                                kvcsa_work *step, kvcsa_work *total,
+                                                kvcsa_error *err);
+
+/**
+ * Hide the entries of tokens [begin, end) from selection, or show them again: rows computed from
+ * now on read them no more, as if they had been dropped from the cache. Windows stay. Entries
+ * made while something is hidden are approximate, and private to the session. A fork hides what the
+ * session hides; a snapshot does not record it.
+ *
+ * @param begin, end  multiples of kvcsa_model_info.span_tokens; they may lie beyond the length. end
+ *                    = UINT64_MAX: all from begin on (a multiple of span_tokens too).
+ * @param hidden      1 = hide, 0 = show.
+ * Status:  ERR_ARG, also while tokens are queued; ERR_NOMEM; ERR_BUSY.   Thread: one.
+ * Since:   0.3
+ */
+KVCSA_API kvcsa_status kvcsa_session_hide(kvcsa_session *session, uint64_t begin, uint64_t end,
+                                          int32_t hidden, kvcsa_error *err);
+
+/**
+ * Attention that entries of each span of span_tokens tokens received: probabilities, summed over
+ * heads, layers and rows computed since creation or the last reset (a fork begins at zero). What a
+ * row's window and sink received is not in it.
+ *
+ * @param mass     f64 [cap], may be NULL when cap is 0.
+ * @param n_spans  spans of the session's length, also when it is more than cap.
+ * @param reset    1 = begin again at zero.
+ * Status:  ERR_ARG the session does not track it (KVCSA_SESSION_TRACK_MASS); ERR_BUSY.
+ * Thread:  one.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_session_get_mass(kvcsa_session *session, double *mass, size_t cap,
+                                              size_t *n_spans, int32_t reset, kvcsa_error *err);
 
 /**
  * Report on the last append or sync: what is kept, adopted, run again and computed, and why not
@@ -1086,6 +1236,372 @@ KVCSA_API kvcsa_status kvcsa_sample_logits(const float *logits, uint32_t n_vocab
 KVCSA_API kvcsa_status kvcsa_session_sample(kvcsa_session *session,
                                             const kvcsa_sampler_params *params, int32_t *token,
                                             kvcsa_error *err);
+
+/* ------------------------------------------------------------------ comparing */
+
+/* "The answer that changes": what a setting that saves bytes does to what the model says. Rows of
+ * logits of two runs over the same tokens, side by side. docs/measuring.md says what the figures
+ * mean. */
+
+typedef struct kvcsa_compare kvcsa_compare;
+
+typedef struct kvcsa_compare_row { /* frozen: 48 bytes. One token */
+    uint64_t position;     /* of the token whose successor is predicted */
+    double kl;             /* sum of p_ref (log p_ref - log p_test), nat; infinity where the test
+                            * excludes what the reference does not */
+    float margin;          /* log p of the reference's best token less that of its second */
+    float max_difference;  /* largest |logit_ref - logit_test| */
+    float ref_log_prob;    /* of the token that follows, nat; NaN where there is none */
+    float test_log_prob;
+    int32_t ref_top;       /* ties to the lower id */
+    int32_t test_top;
+    uint32_t run;          /* of kvcsa_compare_begin; 0 = the first */
+    uint32_t equal;        /* 1 = bit for bit the same logits */
+} kvcsa_compare_row;
+
+typedef struct kvcsa_compare_result {
+    size_t struct_size;    /* set by the caller */
+    uint64_t n_rows;
+    uint64_t n_equal_rows; /* bit for bit the same logits */
+    double kl_mean;        /* nat; all of this section 0 without rows */
+    double kl_median;      /* percentiles by nearest rank */
+    double kl_p99;
+    double kl_p999;
+    double kl_max;
+    uint64_t kl_max_position;
+    uint32_t kl_max_run;
+    float max_difference;
+    uint64_t n_flips;      /* rows whose best token is another one */
+    uint64_t n_margin_01;  /* rows whose margin is above 0.1 nat */
+    uint64_t n_flips_01;   /* flips among them */
+    uint64_t n_margin_10;  /* above 1 nat */
+    uint64_t n_flips_10;
+    uint64_t n_text_rows;  /* rows with a token that follows */
+    double ref_nll;        /* mean of -log p of the token that follows, nat */
+    double test_nll;
+    uint64_t n_greedy;     /* greedy runs */
+    uint64_t n_diverged;   /* of them: with a different token */
+    uint64_t n_greedy_same; /* tokens in front of the first different one, all runs */
+    uint64_t n_greedy_tokens; /* longest possible sum of these */
+    uint64_t first_divergence; /* least of them; UINT64_MAX = none diverged */
+} kvcsa_compare_result;
+
+/**
+ * Create an empty comparison.
+ *
+ * @param allocator  NULL = libc.
+ * Status:  ERR_ARG; ERR_NOMEM.   Thread: any.   Owner: the caller owns *out.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_compare_create(const kvcsa_allocator *allocator, kvcsa_compare **out,
+                                            kvcsa_error *err);
+
+/** Release a comparison.  Thread: setup.  Since: 0.3 */
+KVCSA_API void kvcsa_compare_release(kvcsa_compare **compare);
+
+/**
+ * Rows added from now on belong to another run (text, prompt); runs are numbered from 0. Without
+ * rows since the last call nothing changes.
+ *
+ * Status:  ERR_ARG.   Thread: one.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_compare_begin(kvcsa_compare *compare, kvcsa_error *err);
+
+/**
+ * Add one row. Sums are made in double; the same logits give exactly 0. The rows may come from
+ * anywhere, also from another engine.
+ *
+ * @param next_token  that follows in the text; -1 = none.
+ * @param ref, test   f32 [n_vocab]; -infinity is a probability of 0.
+ * Status:  ERR_ARG NaN or +infinity in the logits, n_vocab 0, next_token out of range; ERR_NOMEM.
+ * Thread:  one.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_compare_add(kvcsa_compare *compare, uint64_t position,
+                                         int32_t next_token, const float *ref, const float *test,
+                                         uint32_t n_vocab, kvcsa_error *err);
+
+/**
+ * Add a greedy run: two free continuations of one prompt.
+ *
+ * @param ref, test  i32 [n_tokens].
+ * Status:  ERR_ARG; ERR_NOMEM.   Thread: one.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_compare_add_greedy(kvcsa_compare *compare, const int32_t *ref,
+                                                const int32_t *test, size_t n_tokens,
+                                                kvcsa_error *err);
+
+/** Figures of all rows so far.  Status: ERR_ARG; ERR_NOMEM.  Thread: one.  Since: 0.3 */
+KVCSA_API kvcsa_status kvcsa_compare_get_result(const kvcsa_compare *compare,
+                                                kvcsa_compare_result *result, kvcsa_error *err);
+
+/**
+ * Rows from number `from` on, in the order they were added.
+ *
+ * @param rows    [cap], may be NULL when cap is 0.
+ * @param n_rows  all rows - from, also when it is more than cap.
+ * Status:  ERR_ARG from above the number of rows.   Thread: one.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_compare_get_rows(const kvcsa_compare *compare, uint64_t from,
+                                              kvcsa_compare_row *rows, size_t cap, size_t *n_rows,
+                                              kvcsa_error *err);
+
+/**
+ * First divergence of each greedy run: tokens in front of the first different one, or the run's
+ * length.
+ *
+ * @param n_same    u64 [cap], may be NULL when cap is 0.
+ * @param n_greedy  number of runs, also when it is more than cap.
+ * Status:  ERR_ARG.   Thread: one.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_compare_get_greedy(const kvcsa_compare *compare, uint64_t *n_same,
+                                                size_t cap, size_t *n_greedy, kvcsa_error *err);
+
+enum { /* kvcsa_setting.flags */
+    KVCSA_SETTING_CHAIN_HITS = 1u /* a hit finds what this setting has made itself (a timeline that
+                                   * is resumed again and again); without it, what an exact run
+                                   * has made (each hit is the first) */
+};
+
+typedef struct kvcsa_setting {   /* one way to run a text */
+    size_t struct_size;
+    kvcsa_model *model;          /* borrowed */
+    kvcsa_pool *pool;            /* borrowed */
+    const kvcsa_session_params *session; /* NULL = defaults. reuse says how windows are rebuilt at
+                                  * hits; known prefixes of the pool are not used */
+    uint64_t append_tokens;      /* the text comes in appends of so many tokens; 0 = 128. With
+                                  * decoder replay only their last window has logits */
+    uint64_t hit_tokens;         /* 0 = never; else at every multiple the windows are lost, as after
+                                  * a prefix hit, and rebuilt; a multiple of append_tokens */
+    uint64_t keep_first_tokens;  /* with keep_last_tokens: in front of every append, entries of all
+                                  * tokens but these are hidden. Rounded up to spans */
+    uint64_t keep_last_tokens;   /* 0 = all are kept */
+    float keep_fraction;         /* in front of every append all but this part of the spans are
+                                  * hidden: kept are those that received most attention so far, and
+                                  * one that is not full; 0 or 1 = all are kept */
+    uint32_t flags;              /* KVCSA_SETTING_* */
+    const uint64_t *hidden;      /* u64 [n_hidden, 2]: tokens begin, end, as kvcsa_session_hide:
+                                  * hidden from the beginning */
+    size_t n_hidden;
+} kvcsa_setting;
+
+/** Fill setting with defaults: exact.  Thread: any.  Since: 0.3 */
+KVCSA_API void kvcsa_setting_default(kvcsa_setting *setting, size_t struct_size);
+
+typedef struct kvcsa_compare_progress { /* copied */
+    int32_t (*progress)(void *user, uint64_t n_done_rows, uint64_t n_rows); /* not 0 = cancel */
+    void *user;
+} kvcsa_compare_progress;
+
+/**
+ * Run one text under a reference and under other settings, side by side, every run fed the text's
+ * tokens, and add each row of logits that a test run has to its comparison. Every run is a session
+ * of its own that is released at the end. The vocabularies must be the same.
+ *
+ * @param tests     [n_tests].
+ * @param compares  [n_tests]; kvcsa_compare_begin is called on each.
+ * @param tokens    i32 [n_tokens].
+ * @param first     rows in front of this position are not compared.
+ * @param progress  may be NULL.
+ * Status:  as kvcsa_session_append and kvcsa_pool_step; ERR_CANCELLED; ERR_ARG also if the
+ *          vocabularies differ, or append_tokens of one setting does not divide the largest of all.
+ *          Rows added before a failure stay.
+ * Thread:  shared for model and pool; one for each compare.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_compare_text(const kvcsa_setting *reference,
+                                          const kvcsa_setting *tests,
+                                          kvcsa_compare *const *compares, size_t n_tests,
+                                          const int32_t *tokens, size_t n_tokens, uint64_t first,
+                                          const kvcsa_compare_progress *progress,
+                                          kvcsa_error *err);
+
+/**
+ * Let the reference and other settings go on with a prompt freely, each taking its likeliest token,
+ * and add the continuations to the comparisons (kvcsa_compare_add_greedy). The image token is never
+ * taken. The prompt is run as kvcsa_compare_text runs it.
+ *
+ * @param n_generate  tokens of each continuation.
+ * @param generated   i32 [n_tests + 1, n_generate]: the reference's, then the tests'. May be NULL.
+ * Status:  as kvcsa_compare_text.   Thread: likewise.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_compare_greedy(const kvcsa_setting *reference,
+                                            const kvcsa_setting *tests,
+                                            kvcsa_compare *const *compares, size_t n_tests,
+                                            const int32_t *tokens, size_t n_tokens,
+                                            size_t n_generate, int32_t *generated,
+                                            const kvcsa_compare_progress *progress,
+                                            kvcsa_error *err);
+
+/* ------------------------------------------------------------------ what a cache costs */
+
+enum { KVCSA_ATTENTION_TP = 0, KVCSA_ATTENTION_DP = 1 }; /* heads of every sequence, or whole
+                                                          * sequences, are spread over devices */
+
+typedef struct kvcsa_serving_params { /* a number of equal sequences on a number of devices */
+    size_t struct_size;
+    uint64_t n_tokens;          /* context of each */
+    uint64_t n_users;           /* sequences; default 1 */
+    uint64_t n_shared_tokens;   /* the first so many tokens are the same in all */
+    uint32_t n_devices;         /* default 1 */
+    uint32_t attention;         /* KVCSA_ATTENTION_* */
+    uint64_t device_bytes;      /* free for caches on one device; 0 = not asked */
+    double tokens_per_second;   /* of each user; 0 = not asked */
+    uint64_t dense_bytes;       /* weights that every step reads */
+    uint64_t expert_bytes;      /* of one expert; 0 = the model's, likewise below */
+    uint32_t n_experts;
+    uint32_t n_experts_per_token;
+    uint32_t n_moe_layers;
+    uint32_t reserved;
+} kvcsa_serving_params;
+
+typedef struct kvcsa_serving_cost {
+    size_t struct_size;         /* set by the caller */
+    uint64_t resident_bytes;    /* all devices; what is shared counts once a device that holds it */
+    uint64_t device_resident_bytes; /* of the fullest device */
+    uint64_t read_bytes;        /* from caches by one step of all users, all devices */
+    uint64_t device_read_bytes; /* of the busiest device */
+    uint64_t parked_bytes;      /* kept off-device to resume all of them (persist_bytes; what is
+                                 * shared counts once) */
+    uint64_t max_users;         /* that fit into device_bytes on every device; 0 = not asked; 2^63
+                                 * - 1 = no limit */
+    double written_bytes;       /* by one step of all users, all devices */
+    double distinct_experts;    /* expected in one layer for one token of each user, if routing were
+                                 * uniform */
+    double weight_bytes;        /* dense_bytes + expected experts of all layers */
+    double read_bytes_per_second; /* caches; 0 = not asked */
+    double device_rate;         /* bytes that one more token of one sequence takes on one device
+                                 * that holds it */
+} kvcsa_serving_cost;
+
+/** Fill params with defaults.  Thread: any.  Since: 0.3 */
+KVCSA_API void kvcsa_serving_params_default(kvcsa_serving_params *params, size_t struct_size);
+
+/**
+ * What devices hold, read and write for a number of sequences, from the plan alone.
+ *
+ * Status:  ERR_ARG n_shared_tokens above n_tokens, n_users or n_devices 0, n_experts_per_token
+ *          above n_experts, tokens_per_second negative or not finite; ERR_UNSUPPORTED attention
+ *          unknown, reserved not 0; ERR_LIMIT n_tokens above max_context_tokens, or a sum above
+ *          2^63; ERR_NOMEM.
+ * Thread:  any.   Source: docs/measuring.md "Cost".   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_model_serving_cost(const kvcsa_model *model,
+                                                const kvcsa_serving_params *params,
+                                                kvcsa_serving_cost *cost, kvcsa_error *err);
+
+typedef struct kvcsa_resume_params { /* a sequence that comes back */
+    size_t struct_size;
+    uint64_t n_tokens;
+    double tier_bytes_per_second; /* of the place where it rests */
+    double tier_bytes;          /* its capacity; 0 = not asked */
+    double flops_per_token;     /* of a prefill; 2 x active parameters */
+    double flops_per_second;    /* that a prefill reaches */
+    uint32_t n_replay_tokens;   /* run again after a load to rebuild windows */
+    uint32_t reserved;
+} kvcsa_resume_params;
+
+typedef struct kvcsa_resume_cost {
+    size_t struct_size;         /* set by the caller */
+    uint64_t n_bytes;           /* to load: persist_bytes */
+    double load_seconds;
+    double replay_seconds;
+    double recompute_seconds;
+    double ratio;               /* recompute / (load + replay); 0 for no tokens, infinity if
+                                 * nothing takes time */
+    double break_even_bytes_per_second; /* tier speed at which loading only just pays, replay
+                                 * included; infinity if it never does */
+    double n_parked;            /* sequences that the tier holds; 0 = not asked */
+} kvcsa_resume_cost;
+
+/** Fill params with defaults.  Thread: any.  Since: 0.3 */
+KVCSA_API void kvcsa_resume_params_default(kvcsa_resume_params *params, size_t struct_size);
+
+/**
+ * Load or compute again: which is faster for a sequence of n_tokens.
+ *
+ * Status:  ERR_ARG a speed or flops_per_token that is not above 0 and finite; ERR_UNSUPPORTED
+ *          reserved not 0; ERR_LIMIT.   Thread: any.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_model_resume_cost(const kvcsa_model *model,
+                                               const kvcsa_resume_params *params,
+                                               kvcsa_resume_cost *cost, kvcsa_error *err);
+
+typedef struct kvcsa_agent_params { /* an agent's session: call after call on one growing context */
+    size_t struct_size;
+    uint64_t n_calls;
+    uint64_t context_tokens;    /* in front of the first call */
+    uint64_t tool_tokens;       /* appended by each result */
+    uint64_t generated_tokens;  /* by each call */
+    uint32_t reread_generated;  /* 1 = later calls have what was generated in their context (the
+                                 * default) */
+    uint32_t reserved;
+    double hit_price;           /* per million tokens, in any currency */
+    double miss_price;
+    double output_price;
+} kvcsa_agent_params;
+
+typedef struct kvcsa_agent_cost {
+    size_t struct_size;         /* set by the caller */
+    uint64_t n_hit_tokens;
+    uint64_t n_miss_tokens;
+    uint64_t n_output_tokens;
+    double hit_cost;
+    double miss_cost;
+    double output_cost;
+    double cost;
+    double uncached_cost;       /* if every token of every call's context were a miss */
+} kvcsa_agent_cost;
+
+/** Fill params with defaults.  Thread: any.  Since: 0.3 */
+KVCSA_API void kvcsa_agent_params_default(kvcsa_agent_params *params, size_t struct_size);
+
+/**
+ * What an agent's session costs where hits, misses and output have prices. Needs no model.
+ *
+ * Status:  ERR_ARG n_calls 0, reread_generated above 1, negative or non-finite price;
+ *          ERR_UNSUPPORTED reserved not 0; ERR_LIMIT tokens above 2^63.
+ * Thread:  any.   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_agent_get_cost(const kvcsa_agent_params *params,
+                                            kvcsa_agent_cost *cost, kvcsa_error *err);
+
+/* ------------------------------------------------------------------ synthetic checkpoints */
+
+typedef struct kvcsa_synth_params {
+    size_t struct_size;
+    const kvcsa_allocator *allocator; /* NULL = libc */
+    uint64_t seed;
+    uint64_t shard_bytes;       /* largest payload of a file; 0 = 4 GiB. A tensor is never cut */
+    int32_t (*progress)(void *user, uint64_t n_done_bytes, uint64_t n_bytes); /* not 0 = cancel;
+                                 * may be NULL */
+    void *user;
+} kvcsa_synth_params;
+
+typedef struct kvcsa_synth_info {
+    size_t struct_size;         /* set by the caller */
+    uint64_t total_bytes;       /* payload of all tensors */
+    uint32_t n_tensors;
+    uint32_t n_shards;
+} kvcsa_synth_info;
+
+/** Fill params with defaults.  Thread: any.  Since: 0.3 */
+KVCSA_API void kvcsa_synth_params_default(kvcsa_synth_params *params, size_t struct_size);
+
+/**
+ * Write a checkpoint of random weights in the released format, for tests and measurements of any
+ * size: config.json (a copy), tokenizer.json (bytes and made-up words), shards and their index. The
+ * bytes depend on configuration and seed alone. Memory does not grow with the model.
+ *
+ * @param config     a config.json.
+ * @param directory  made if it is not there; must not hold a config.json, nor any file that is to
+ *                   be written. NULL = write nothing, only fill info.
+ * @param info       may be NULL.
+ * Status:  as kvcsa_model_open for the configuration; ERR_UNSUPPORTED also if no vocabulary of its
+ *          size can be made up; ERR_ARG the directory holds a checkpoint; ERR_IO; ERR_CANCELLED;
+ *          ERR_NOMEM. What was written before a failure is removed.
+ * Thread:  any.   Source: docs/formats.md "Synthetic checkpoints".   Since: 0.3
+ */
+KVCSA_API kvcsa_status kvcsa_synth_checkpoint(const char *config, const char *directory,
+                                              const kvcsa_synth_params *params,
+                                              kvcsa_synth_info *info, kvcsa_error *err);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,7 @@
 #
 #   header declarations = lib/kvcsa.map = symbols of the shared library, each in the node of the release that its comment
 #   names; the static one has kvcsa_ and kvi_ only;
-#   public functions are defined by src/api alone; a guest never aborts, exits, prints, reads the environment or keeps
+#   public functions are defined by src/api and src/measure alone; a guest never aborts, exits, prints, reads the environment or keeps
 #   global state; functions that libm picks by CPU are not used.
 set -u
 cd "$(dirname "$0")/.." || exit 2
@@ -52,7 +52,10 @@ awk '/^KVCSA_[0-9]/ { node = $1; n++ }
 
 nm -A --defined-only --extern-only "$ar" | awk '{ n = split($1, p, ":"); print p[n - 1], $NF }' >"$tmp/static"
 awk '$2 !~ /^(kvcsa|kvi)_/ { print "static library exports " $2 " (" $1 ")"; e = 1 } END { exit e }' "$tmp/static" || bad=1
-awk '$2 ~ /^kvcsa_/ && $1 !~ /^api_/ { print $2 " is defined in " $1 ", not in src/api"; e = 1 } END { exit e }' "$tmp/static" || bad=1
+(cd src && ls api/*.c measure/*.c) | sed 's|.*/\(.*\)\.c$|\1.o|' >"$tmp/public"
+awk 'NR == FNR { public[$1] = 1; next }
+     $2 ~ /^kvcsa_/ && !($1 in public) { print $2 " is defined in " $1 ", not in src/api or src/measure"; e = 1 }
+     END { exit e }' "$tmp/public" "$tmp/static" || bad=1
 
 # A good guest: calls that end, print, ask the environment or change the process.
 nm -u "$so" | awk '{ sub(/@.*/, "", $2); print $2 }' | sort -u >"$tmp/calls"

@@ -6,15 +6,23 @@
 #include "support/host.h"
 #include "support/tiny_samples.h"
 
-static kvcsa_model *open_plan(const char *path)
+static kvcsa_status open_with(const char *path, uint32_t flags, const char *plan, kvcsa_model **out,
+                              kvcsa_error *err)
 {
     kvcsa_model_params p;
-    kvcsa_model       *m = NULL;
-    kvcsa_error        err;
 
     kvcsa_model_params_default(&p, sizeof p);
-    p.flags = KVCSA_MODEL_PLAN_ONLY;
-    assert_ok(kvcsa_model_open(path, &p, &m, &err));
+    p.flags = flags;
+    p.plan = plan;
+    return kvcsa_model_open(path, &p, out, err);
+}
+
+static kvcsa_model *open_plan(const char *path)
+{
+    kvcsa_model *m = NULL;
+    kvcsa_error  err;
+
+    assert_ok(open_with(path, KVCSA_MODEL_PLAN_ONLY, NULL, &m, &err));
     return m;
 }
 
@@ -115,6 +123,36 @@ static void test_constants_keep_their_values(void **state)
         {"KVCSA_LOGITS_ALL", (int)KVCSA_LOGITS_ALL, 1},
         {"KVCSA_LOGITS_ROWS", (int)KVCSA_LOGITS_ROWS, 2},
         {"KVCSA_LOGITS_NONE", (int)KVCSA_LOGITS_NONE, 3},
+        {"KVCSA_SELECT_ALL", (int)KVCSA_SELECT_ALL, 4},
+        {"KVCSA_FORMAT_F32", (int)KVCSA_FORMAT_F32, 4},
+        {"KVCSA_FORMAT_F16", (int)KVCSA_FORMAT_F16, 5},
+        {"KVCSA_FORMAT_BF16", (int)KVCSA_FORMAT_BF16, 6},
+        {"KVCSA_FORMAT_FP4_AS_F32", (int)KVCSA_FORMAT_FP4_AS_F32, 7},
+        {"KVCSA_FORMAT_Q8_0", (int)KVCSA_FORMAT_Q8_0, 8},
+        {"KVCSA_FORMAT_Q4_0", (int)KVCSA_FORMAT_Q4_0, 9},
+        {"KVCSA_FORMAT_INT3_F16_G32", (int)KVCSA_FORMAT_INT3_F16_G32, 10},
+        {"KVCSA_FORMAT_FP8_E4M3", (int)KVCSA_FORMAT_FP8_E4M3, 11},
+        {"KVCSA_FORMAT_FP8_F32_G128", (int)KVCSA_FORMAT_FP8_F32_G128, 12},
+        {"KVCSA_FORMAT_INT6", (int)KVCSA_FORMAT_INT6, 13},
+        {"KVCSA_FORMAT_MLA_FP8_656", (int)KVCSA_FORMAT_MLA_FP8_656, 14},
+        {"KVCSA_FORMAT_MLA_FP4_432", (int)KVCSA_FORMAT_MLA_FP4_432, 15},
+        {"KVCSA_FORMAT_CSA_FP8_584", (int)KVCSA_FORMAT_CSA_FP8_584, 16},
+        {"KVCSA_VALUE_ALIAS", (int)KVCSA_VALUE_ALIAS, 0},
+        {"KVCSA_VALUE_OWN", (int)KVCSA_VALUE_OWN, 1},
+        {"KVCSA_VALUE_PREFIX", (int)KVCSA_VALUE_PREFIX, 2},
+        {"KVCSA_POOLING_NONE", (int)KVCSA_POOLING_NONE, 0},
+        {"KVCSA_POOLING_GATED", (int)KVCSA_POOLING_GATED, 1},
+        {"KVCSA_POOLING_OVERLAP", (int)KVCSA_POOLING_OVERLAP, 2},
+        {"KVCSA_POOLING_WIDE", (int)KVCSA_POOLING_WIDE, 3},
+        {"KVCSA_SESSION_WINDOW_ONLY", (int)KVCSA_SESSION_WINDOW_ONLY, 2},
+        {"KVCSA_SESSION_TRACK_MASS", (int)KVCSA_SESSION_TRACK_MASS, 4},
+        {"KVCSA_LAYERS_WINDOW", (int)KVCSA_LAYERS_WINDOW, 0},
+        {"KVCSA_LAYERS_FULL", (int)KVCSA_LAYERS_FULL, 1},
+        {"KVCSA_LAYERS_REINDEX", (int)KVCSA_LAYERS_REINDEX, 2},
+        {"KVCSA_LAYERS_REUSE", (int)KVCSA_LAYERS_REUSE, 3},
+        {"KVCSA_SETTING_CHAIN_HITS", (int)KVCSA_SETTING_CHAIN_HITS, 1},
+        {"KVCSA_ATTENTION_TP", (int)KVCSA_ATTENTION_TP, 0},
+        {"KVCSA_ATTENTION_DP", (int)KVCSA_ATTENTION_DP, 1},
     };
 
     (void)state;
@@ -137,6 +175,12 @@ static void test_released_config_costs_890_bytes_per_token(void **state)
     assert_int_equal(i.n_layers, 40);
     assert_int_equal(i.max_context_tokens, 1048576);
     assert_int_equal(i.image_token, 129264);
+    assert_int_equal(i.expert_bytes, 18800640);
+    assert_int_equal(i.n_experts, 384);
+    assert_int_equal(i.n_experts_per_token, 6);
+    assert_int_equal(i.n_moe_layers, 40);
+    assert_int_equal(i.span_tokens, 16);
+    assert_int_equal(i.cost_only, 0);
     for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
         const uint64_t n = lengths[k];
         /* read at n >= 1024: every limit but the candidates' is met */
@@ -167,6 +211,166 @@ static void test_released_config_costs_890_bytes_per_token(void **state)
     assert_int_equal(r.window_bytes, 528);
     assert_fails(kvcsa_model_plan_row(m, 40, &r, &err), KVCSA_ERR_ARG, "must be below 40");
     kvcsa_model_release(&m);
+}
+
+/* ------------------------------------------------------------------ families and changed plans */
+
+static const char *const family_configs[] = {
+    "gpt2-124m",      "llama3-8b",     "mistral-7b-v0.1",   "qwen2.5-7b",      "qwen3-30b-a3b",
+    "gemma3-27b",     "gpt-oss-120b",  "falcon-7b",         "pythia-160m",     "minimax-text-01",
+    "minimax-m2",     "minimax-m3",    "deepseek-67b",      "deepseek-v2",     "deepseek-v3",
+    "deepseek-v3.2",  "kimi-k2",       "kimi-k3",           "glm-4-9b",        "glm-5.2",
+    "deepseek-v4-flash", "deepseek-v4-pro",
+};
+
+/* Whatever the plan-only functions are asked about a family, they answer; the rest refuses. */
+static void test_families_have_plan_and_cost(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof family_configs / sizeof *family_configs; i++) {
+        kvcsa_model         *m = NULL;
+        kvcsa_pool          *pool = host_pool(1, 0);
+        kvcsa_session       *session = NULL;
+        kvcsa_model_info     info = {.struct_size = sizeof info};
+        kvcsa_session_params sp;
+        kvcsa_plan_row       row = {.struct_size = sizeof row};
+        kvcsa_cost           c = {.struct_size = sizeof c};
+        kvcsa_estimate       e = {.struct_size = sizeof e}, two = {.struct_size = sizeof two};
+        uint64_t             rate = 0, windows = 0;
+        char                 path[128];
+        kvcsa_error          err;
+
+        snprintf(path, sizeof path, "test/data/configs/%s.json", family_configs[i]);
+        m = open_plan(path);
+        assert_ok(kvcsa_model_get_info(m, &info, &err));
+        assert_true(info.cost_only == 1 && info.fingerprint != 0 && info.n_tensors == 0);
+        assert_true(info.span_tokens % 8 == 0 && info.bos_token == -1);
+        for (uint32_t l = 0; l < info.n_layers; l++) {
+            assert_ok(kvcsa_model_plan_row(m, l, &row, &err));
+            assert_int_equal(row.cost_only, 1);
+            if (row.kv_owner == (int32_t)l)
+                rate += (row.entry_bytes + row.index_bytes) * 128 / row.ratio;
+            windows += (uint64_t)row.window_tokens * row.window_bytes + row.state_bytes;
+        }
+        assert_fails(kvcsa_model_plan_row(m, info.n_layers, &row, &err), KVCSA_ERR_ARG, "layer is");
+        assert_ok(kvcsa_model_cost(m, info.max_context_tokens, &c, &err));
+        assert_int_equal(c.block_bytes, rate);
+        assert_int_equal(c.const_bytes, windows);
+        assert_fails(kvcsa_model_cost(m, info.max_context_tokens + 1, &c, &err), KVCSA_ERR_LIMIT,
+                     "context limit");
+        assert_ok(kvcsa_model_estimate(m, NULL, 1000, 1, 0, &e, &err));
+        assert_ok(kvcsa_model_estimate(m, NULL, 1000, 2, 0, &two, &err));
+        assert_int_equal(e.block_bytes, 8 * rate);
+        assert_true(e.used_bytes >= e.block_bytes + c.state_bytes);
+        assert_int_equal(two.used_bytes, 2 * e.used_bytes);
+        assert_true(e.slab_bytes >= e.used_bytes);
+        assert_ok(kvcsa_model_estimate(m, NULL, info.max_context_tokens, 1000, 999, &e, &err));
+        assert_fails(kvcsa_model_estimate(m, NULL, 1000, UINT64_MAX, 0, &e, &err), KVCSA_ERR_LIMIT,
+                     "n_sessions");
+        kvcsa_session_params_default(&sp, sizeof sp);
+        sp.window_slack_tokens = 4096; /* too much for the raw rows of entries of 128 tokens */
+        if (kvcsa_model_estimate(m, &sp, 1000, 1, 0, &e, &err) != KVCSA_OK)
+            assert_int_equal(err.status, KVCSA_ERR_LIMIT);
+        assert_fails(kvcsa_session_create(pool, m, NULL, &session, &err), KVCSA_ERR_UNSUPPORTED,
+                     "plan");
+        assert_fails(kvcsa_model_tokenize(m, "a", 1, 0, NULL, 0, &(size_t){0}, &err),
+                     KVCSA_ERR_UNSUPPORTED, "plan only");
+        kvcsa_pool_release(&pool);
+        kvcsa_model_release(&m);
+    }
+}
+
+/* A caller that was built with the structs of the first release. */
+static void test_structs_of_the_first_release(void **state)
+{
+    kvcsa_model     *m = open_plan("test/data/v41-flash-config.json");
+    kvcsa_model_info i;
+    kvcsa_plan_row   r;
+    kvcsa_cost       c;
+    kvcsa_error      err;
+
+    (void)state;
+    memset(&i, 0x55, sizeof i);
+    memset(&r, 0x55, sizeof r);
+    memset(&c, 0x55, sizeof c);
+    i.struct_size = offsetof(kvcsa_model_info, expert_bytes);
+    r.struct_size = offsetof(kvcsa_plan_row, kv_heads);
+    c.struct_size = offsetof(kvcsa_cost, rate);
+    assert_ok(kvcsa_model_get_info(m, &i, &err));
+    assert_ok(kvcsa_model_plan_row(m, 2, &r, &err));
+    assert_ok(kvcsa_model_cost(m, 128, &c, &err));
+    assert_true(i.n_layers == 40 && r.entry_bytes == 288 && c.block_bytes == 113920);
+    assert_true(i.expert_bytes == 0x5555555555555555 && r.kv_heads == 0x55555555);
+    assert_true(c.index_read_bytes == 0x5555555555555555);
+    i.struct_size--;
+    assert_fails(kvcsa_model_get_info(m, &i, &err), KVCSA_ERR_ARG, "kvcsa_model_info");
+    kvcsa_model_release(&m);
+}
+
+static void test_format_names(void **state)
+{
+    (void)state;
+    assert_string_equal(kvcsa_format_name(KVCSA_FORMAT_FP4_E4M3_G16), "fp4");
+    assert_string_equal(kvcsa_format_name(KVCSA_FORMAT_CSA_FP8_584), "csa-fp8-584");
+    assert_string_equal(kvcsa_format_name(KVCSA_FORMAT_NONE), "?");
+    assert_string_equal(kvcsa_format_name(17), "?");
+    assert_string_equal(kvcsa_format_name(UINT32_MAX), "?");
+}
+
+/* With weights: another format of entries, and nothing else. The weights are the same ones, the
+ * entries are not, so nobody takes blocks of the other. */
+static void test_entries_in_another_format_with_weights(void **state)
+{
+    static const struct {
+        const char *plan, *says;
+    } refused[] = {
+        {"{\"kv_heads\": 1}", "plan: kv_heads changes what is computed"},
+        {"{\"entry_format\": \"bf16\", \"window_tokens\": 8}", "plan: window_tokens changes what"},
+        {"{\"entry_format\": \"fp8\"}",
+         "plan: entry_format is \"fp8\", which this version cannot compute with"},
+        {"{\"max_tokens\": 100}", "KVCSA_MODEL_PLAN_ONLY"},
+    };
+    kvcsa_model     *exact = host_model(T1_DIR), *wide = NULL, *m = NULL;
+    kvcsa_model_info a = {.struct_size = sizeof a}, b = {.struct_size = sizeof b};
+    kvcsa_plan_row   r = {.struct_size = sizeof r};
+    kvcsa_pool      *pool = host_pool(1, 0);
+    kvcsa_session   *s;
+    kvcsa_reuse      reuse = {.struct_size = sizeof reuse};
+    int32_t          ids[300];
+    kvcsa_error      err;
+
+    (void)state;
+    assert_ok(open_with(T1_DIR, 0, "{\"entry_format\": \"bf16\"}", &wide, &err));
+    assert_ok(kvcsa_model_get_info(exact, &a, &err));
+    assert_ok(kvcsa_model_get_info(wide, &b, &err));
+    assert_true(a.fingerprint == b.fingerprint && a.cost_only == 0 && b.cost_only == 0);
+    for (uint32_t l = 0; l < b.n_layers; l++) {
+        assert_ok(kvcsa_model_plan_row(wide, l, &r, &err));
+        assert_int_equal(r.entry_format, r.ratio ? KVCSA_FORMAT_BF16 : KVCSA_FORMAT_NONE);
+        assert_int_equal(r.entry_bytes, r.kv_owner == (int32_t)l ? 192 : 0);
+        assert_int_equal(r.cost_only, 0);
+    }
+    host_tokens(ids, 300, 77);
+    for (int k = 0; k < 3; k++) { /* the third finds the blocks of the first, the second none */
+        s = host_session(pool, k == 1 ? wide : exact, 0);
+        assert_ok(kvcsa_session_append(s, ids, 300, NULL, NULL, &err));
+        assert_ok(kvcsa_session_get_reuse(s, &reuse, &err));
+        assert_int_equal(reuse.n_adopted, k == 2 ? 256 : 0);
+        host_step(pool, s);
+        kvcsa_session_release(&s);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        assert_fails(open_with(T1_DIR, 0, refused[i].plan, &m, &err), KVCSA_ERR_UNSUPPORTED,
+                     refused[i].says);
+        assert_null(m);
+        assert_ok(open_with(T1_DIR, KVCSA_MODEL_PLAN_ONLY, refused[i].plan, &m, &err));
+        kvcsa_model_release(&m);
+    }
+    assert_fails(open_with(T1_DIR, 0, "{\"entry_formats\": \"bf16\"}", &m, &err), KVCSA_ERR_ARG,
+                 "plan: entry_formats is not a key, the nearest are entry_format, ");
+    kvcsa_pool_release(&pool);
+    kvcsa_model_release(&wide);
+    kvcsa_model_release(&exact);
 }
 
 static void test_unused_tensors_are_named(void **state)
@@ -265,7 +469,7 @@ static void test_broken_checkpoints_are_explained(void **state)
         {"architecture",
          other_architecture,
          KVCSA_ERR_UNSUPPORTED,
-         {"LlamaForCausalLM", "config.json"}},
+         {"LlamaForCausalLM", "config.json", "plan and cost only"}},
         {"vocabulary", other_vocab, KVCSA_ERR_FORMAT, {"544", "512"}},
         {"shape", wrong_shape, KVCSA_ERR_FORMAT, {"layers.3.attn.q_norm.weight", "[128]"}},
         {"dtype", wrong_dtype, KVCSA_ERR_FORMAT, {"layers.3.attn.q_norm.weight", "F16", "BF16"}},
@@ -481,6 +685,10 @@ int main(void)
         cmocka_unit_test(test_version_is_the_headers),
         cmocka_unit_test(test_constants_keep_their_values),
         cmocka_unit_test(test_released_config_costs_890_bytes_per_token),
+        cmocka_unit_test(test_families_have_plan_and_cost),
+        cmocka_unit_test(test_structs_of_the_first_release),
+        cmocka_unit_test(test_format_names),
+        cmocka_unit_test(test_entries_in_another_format_with_weights),
         cmocka_unit_test(test_unused_tensors_are_named),
         cmocka_unit_test(test_open_refuses_bad_calls),
         cmocka_unit_test(test_broken_checkpoints_are_explained),

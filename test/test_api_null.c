@@ -221,6 +221,47 @@ static void test_null_reuse_fork_and_erase(void **state)
     kvcsa_model_release(&m);
 }
 
+static void test_null_limits_and_counts(void **state)
+{
+    kvcsa_model     *m = host_model(T1_DIR);
+    kvcsa_pool      *pool = host_pool(1, 0);
+    kvcsa_session   *s = host_session(pool, m, 0);
+    kvcsa_model_info info = {.struct_size = sizeof info};
+    kvcsa_work       step = {.n_rows = 7}, total = {.n_rows = 7};
+    double           mass = 7;
+    size_t           n = 7;
+    kvcsa_error      err;
+
+    (void)state;
+    assert_ok(kvcsa_model_get_info(m, &info, &err));
+    assert_int_equal(info.span_tokens, 16);
+    assert_arg(kvcsa_session_layer_work(NULL, 0, &step, &total, NULL));
+    assert_true(step.n_rows == 0 && total.n_rows == 0);
+    assert_fails(kvcsa_session_layer_work(s, info.n_layers, &step, &total, &err), KVCSA_ERR_ARG,
+                 "layer is 10");
+    assert_ok(kvcsa_session_layer_work(s, 0, NULL, NULL, &err));
+    assert_arg(kvcsa_session_hide(NULL, 0, 16, 1, NULL));
+    assert_fails(kvcsa_session_hide(s, 8, 16, 1, &err), KVCSA_ERR_ARG, "begin is 8");
+    assert_fails(kvcsa_session_hide(s, 16, 24, 1, &err), KVCSA_ERR_ARG, "end is 24");
+    assert_fails(kvcsa_session_hide(s, 32, 16, 1, &err), KVCSA_ERR_ARG, "begin is 32");
+    assert_fails(kvcsa_session_hide(s, 0, 16, 2, &err), KVCSA_ERR_ARG, "hidden is 2");
+    assert_ok(kvcsa_session_hide(s, UINT64_MAX - 15, UINT64_MAX, 1, &err));
+    assert_ok(kvcsa_session_hide(s, 0, UINT64_MAX, 0, &err));
+    assert_ok(kvcsa_session_hide(s, 16, UINT64_MAX - 15, 1, &err));
+    assert_arg(kvcsa_session_get_mass(NULL, &mass, 1, &n, 0, NULL));
+    assert_int_equal(n, 0);
+    assert_arg(kvcsa_session_get_mass(s, &mass, 1, NULL, 0, &err));
+    assert_arg(kvcsa_session_get_mass(s, NULL, 1, &n, 0, &err));
+    assert_fails(kvcsa_session_get_mass(s, &mass, 1, &n, 0, &err), KVCSA_ERR_ARG, "TRACK_MASS");
+    assert_string_equal(kvcsa_format_name(0), "?");
+    assert_string_equal(kvcsa_format_name(UINT32_MAX), "?");
+    assert_string_equal(kvcsa_format_name(KVCSA_FORMAT_FP4_E4M3_G16), "fp4");
+    kvcsa_session_release(&s);
+    host_pool_is_idle(pool);
+    kvcsa_pool_release(&pool);
+    kvcsa_model_release(&m);
+}
+
 static void test_null_prefix(void **state)
 {
     kvcsa_model       *m = host_model(T1_DIR), *plan = NULL;
@@ -396,7 +437,8 @@ static void test_struct_sizes_are_checked(void **state)
     (void)state;
     kvcsa_model_params_default(&mp, sizeof mp);
     assert_int_equal(mp.struct_size, sizeof mp);
-    for (size_t size = 0; size < sizeof mp; size += sizeof mp - 1) {
+    for (size_t size = 0; size < offsetof(kvcsa_model_params, plan);
+         size += offsetof(kvcsa_model_params, plan) - 1) {
         mp.struct_size = size;
         assert_arg(kvcsa_model_open(T1_DIR, &mp, &m, &err));
     }
@@ -521,10 +563,12 @@ static void test_new_params_are_checked(void **state)
     REFUSED(decoder_cut_layer, UINT32_MAX, KVCSA_ERR_ARG);
     REFUSED(window_slack_tokens, 4097, KVCSA_ERR_ARG);
     REFUSED(window_store_tokens, 100, KVCSA_ERR_ARG);
+    REFUSED(select_entries, 9, KVCSA_ERR_ARG); /* T1 selects 8 entries, of 3 blocks */
+    REFUSED(candidate_blocks, 4, KVCSA_ERR_ARG);
 #undef REFUSED
     kvcsa_session_params_default(&sp, sizeof sp);
-    sp.flags = 2;
-    assert_fails(kvcsa_session_create(pool, m, &sp, &s, &err), KVCSA_ERR_UNSUPPORTED, "0x2");
+    sp.flags = 8;
+    assert_fails(kvcsa_session_create(pool, m, &sp, &s, &err), KVCSA_ERR_UNSUPPORTED, "0x8");
     host_pool_is_idle(pool);
     kvcsa_pool_release(&pool);
     kvcsa_model_release(&m);
@@ -537,6 +581,7 @@ int main(void)
         cmocka_unit_test(test_null_text_stream),
         cmocka_unit_test(test_null_pool_and_session),
         cmocka_unit_test(test_null_reuse_fork_and_erase),
+        cmocka_unit_test(test_null_limits_and_counts),
         cmocka_unit_test(test_null_prefix),
         cmocka_unit_test(test_null_snapshot),
         cmocka_unit_test(test_snapshot_params_are_checked),

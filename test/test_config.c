@@ -71,6 +71,8 @@ static void test_config_parse_reads_release(void **state)
     assert_int_equal(c.pad, 2);
     assert_int_equal(c.image, 129264);
     assert_int_equal(c.has_vision, 0);
+    assert_int_equal(c.n_moe_layers, 40);
+    assert_int_equal(c.expert_bytes, 18800640);
     assert_int_equal(c.ratios[1], 0);
     assert_int_equal(c.ratios[19], 2);
     assert_int_equal(c.ratios[20], 1);
@@ -134,7 +136,10 @@ typedef struct bad_value {
 static const bad_value bad_values[] = {
     /* on T1: 10 layers, ratios 0 0 2 2 2 1 1 1 1 1, kv 2 4 5, index 2 4 5 7 */
     {"architectures", "[\"DeepseekV4ForCausalLM\"]", U,
-     "architectures is \"DeepseekV4ForCausalLM\""},
+     "architectures is \"DeepseekV4ForCausalLM\", of which this version has plan and cost only "
+     "(KVCSA_MODEL_PLAN_ONLY); it computes \"DeepseekV41ForCausalLM\""},
+    {"architectures", "[\"BertModel\"]", U,
+     "architectures is \"BertModel\", this version reads \"DeepseekV41ForCausalLM\""},
     {"architectures", "[]", U, "this version reads \"DeepseekV41ForCausalLM\""},
     {"architectures", "\"DeepseekV41ForCausalLM\"", F, "architectures is a string, must be a list"},
     {"model_type", "\"deepseek_v4\"", U, "model_type is \"deepseek_v4\""},
@@ -278,6 +283,23 @@ static void test_config_parse_names_bad_value(void **state)
     free(text);
 }
 
+/* Beside others the one with a network is taken. */
+static void test_config_parse_takes_the_architecture_with_a_network(void **state)
+{
+    size_t     n = 0;
+    char      *text = read_file(T1_CONFIG, &n);
+    char      *json = edit_json(text, n, "architectures",
+                                "[7, \"LlamaForCausalLM\", \"DeepseekV41ForCausalLM\"]");
+    kvi_config c;
+
+    (void)state;
+    assert_int_equal(kvi_config_parse(json, strlen(json), "config.json", &c, NULL), KVCSA_OK);
+    assert_string_equal(c.architecture, "DeepseekV41ForCausalLM");
+    assert_int_equal(c.has_network, 1);
+    free(json);
+    free(text);
+}
+
 static void test_config_parse_limits_engram_primes(void **state)
 {
     size_t      n = 0;
@@ -364,7 +386,7 @@ static void test_layer_plan_build_gives_published_table(void **state)
         assert_int_equal(r->candidate_owner, candidates ? 20 : -1);
         assert_int_equal(r->candidate_blocks, candidates ? 2048 : 0);
         assert_int_equal(r->candidate_block_entries, candidates ? 8 : 0);
-        assert_int_equal(r->pool_kind, i >= 2 && i < 20 ? KVI_POOL_GATED : KVI_POOL_NONE);
+        assert_int_equal(r->pool_kind, i >= 2 && i < 20 ? KVCSA_POOLING_GATED : KVCSA_POOLING_NONE);
         assert_int_equal(r->pending_bytes, full && i < 20 ? 4096 : 0);
         assert_int_equal(r->entry_width, i < 2 ? 0 : 512);
         assert_int_equal(r->entry_rotated, i < 2 ? 0 : 64);
@@ -377,6 +399,13 @@ static void test_layer_plan_build_gives_published_table(void **state)
         assert_int_equal(r->window_format, KVCSA_FORMAT_FP8_E8M0_G32);
         assert_int_equal(r->window_bytes, 528);
         assert_int_equal(r->sink, 1);
+        assert_int_equal(r->index_owner, owner);
+        assert_int_equal(r->kv_heads, 1);
+        assert_int_equal(r->value_kind, KVCSA_VALUE_ALIAS);
+        assert_int_equal(r->value_width, i < 2 ? 0 : 512);
+        assert_int_equal(r->value_format, KVCSA_FORMAT_NONE);
+        assert_int_equal(r->state_bytes, 0);
+        assert_int_equal(r->cost_only, 0);
     }
     kvi_layer_plan_fini(&plan, &a);
     assert_null(plan.rows);
@@ -419,6 +448,7 @@ int main(void)
         cmocka_unit_test(test_config_parse_reads_release),
         cmocka_unit_test(test_config_parse_gives_defaults),
         cmocka_unit_test(test_config_parse_names_bad_value),
+        cmocka_unit_test(test_config_parse_takes_the_architecture_with_a_network),
         cmocka_unit_test(test_config_parse_limits_engram_primes),
         cmocka_unit_test(test_config_parse_refuses_what_is_not_json),
         cmocka_unit_test(test_layer_plan_build_gives_published_table),

@@ -1071,7 +1071,7 @@ static void test_layout_of_the_release(void **state)
         assert_int_equal(o->layer, layers[i]);
         assert_int_equal(o->ratio, i < 3 ? 2 : 1);
         assert_int_equal(o->rows_per_block, i < 3 ? 64 : 128);
-        assert_true(o->main_row_bytes == 288 && o->main_value_bytes == 256);
+        assert_true(o->main_row_bytes == 288 && o->entry_width == 512);
         assert_true(o->index_row_bytes == 68 && o->index_value_bytes == 64);
         assert_true(o->entry_width == 512 && o->index_width == 128);
         assert_int_equal(o->index_off, index_off[i]);
@@ -1098,6 +1098,7 @@ static void test_layout_tiles_other_geometries(void **state)
     } cases[] = {
         {{0, 0, 2, 0, 2, 1, 0}, 96, 64, 128, 256 * 34, 256 * 54},
         {{0, 0, 2, 0, 2, 1, 0}, 96, 64, 16, 32 * 34, 32 * 54},
+        {{0, 0, 2, 0, 2, 1, 0}, 96, 64, 256, 512 * 34, 512 * 54},
         {{1, 0, 0, 0, 0, 0, 0}, 32, 32, 8, 8 * 17, 8 * 18},
         {{4, 0, 128, 0, 1, 0, 0}, 512, 128, 1024, (256 + 8 + 1024) * 68, (256 + 8 + 1024) * 288},
         {{3, 2, 0, 0, 0, 0, 1}, 64, 96, 48, (16 + 24 + 48) * 51, (16 + 24 + 48) * 36},

@@ -1,4 +1,4 @@
-#include "api/api_int.h"
+#include "api/api_call.h"
 #include "base/alloc.h"
 #include "model/model.h"
 #include "plan/plan_cost.h"
@@ -6,13 +6,22 @@
 #include "text/prompt.h"
 #include "text/text_stream.h"
 
-KVI_NO_TAIL_PADDING(kvcsa_model_params, block_tokens);
-KVI_NO_TAIL_PADDING(kvcsa_model_info, image_token);
-KVI_NO_TAIL_PADDING(kvcsa_plan_row, pending_bytes);
-KVI_NO_TAIL_PADDING(kvcsa_cost, reserved);
+KVI_NO_TAIL_PADDING(kvcsa_model_params, plan);
+KVI_NO_TAIL_PADDING(kvcsa_model_info, reserved);
+KVI_NO_TAIL_PADDING(kvcsa_plan_row, cost_only);
+KVI_NO_TAIL_PADDING(kvcsa_cost, window_read_bytes);
 KVI_NO_TAIL_PADDING(kvcsa_estimate, n_blocks);
+KVI_FIRST_SIZE(kvcsa_model_params, plan, 32);
+KVI_FIRST_SIZE(kvcsa_model_info, expert_bytes, 96);
+KVI_FIRST_SIZE(kvcsa_plan_row, kv_heads, 88);
+KVI_FIRST_SIZE(kvcsa_cost, rate, 80);
 
 static const kvcsa_model_params default_model_params = {.struct_size = sizeof(kvcsa_model_params)};
+
+const char *kvcsa_format_name(uint32_t format)
+{
+    return kvi_format_name(format);
+}
 
 void kvcsa_model_params_default(kvcsa_model_params *params, size_t struct_size)
 {
@@ -29,7 +38,7 @@ kvcsa_status kvcsa_model_open(const char *path, const kvcsa_model_params *params
     KVI_REQUIRE(out, err);
     *out = NULL;
     KVI_REQUIRE(path, err);
-    if ((st = KVI_IMPORT(p, params, "kvcsa_model_params", err)) != KVCSA_OK)
+    if ((st = KVI_IMPORT_GROWN(p, plan, params, "kvcsa_model_params", err)) != KVCSA_OK)
         return st;
     if (p.flags & ~(uint32_t)(KVCSA_MODEL_PLAN_ONLY | KVCSA_MODEL_READ))
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "flags is 0x%x, unknown bits in it", p.flags);
@@ -54,21 +63,28 @@ kvcsa_status kvcsa_model_get_info(const kvcsa_model *model, kvcsa_model_info *in
     KVI_REQUIRE(info, err);
     i.architecture = model->config.architecture;
     i.skipped_names = model->skipped_names ? model->skipped_names : "";
-    i.max_context_tokens = model->config.max_tokens;
+    i.max_context_tokens = model->plan.max_tokens;
     i.weight_bytes = model->weight_bytes;
     i.skipped_bytes = model->skipped_bytes;
     i.fingerprint = model->fingerprint;
     i.n_tensors = model->n_tensors;
     i.n_skipped_tensors = model->n_skipped;
     i.vocab_tokens = model->config.vocab_size;
-    i.n_layers = model->config.n_layers;
+    i.n_layers = model->plan.n_layers;
     i.hidden_size = model->config.hidden_size;
     i.block_tokens = model->plan.block_tokens;
     i.bos_token = model->config.bos;
     i.eos_token = model->config.eos;
     i.pad_token = model->config.pad;
     i.image_token = model->config.image;
-    return KVI_EXPORT(i, info, "kvcsa_model_info", err);
+    i.expert_bytes = model->config.expert_bytes;
+    i.n_experts = model->config.n_experts;
+    i.n_experts_per_token = model->config.n_experts_per_token;
+    i.n_moe_layers = model->config.n_moe_layers;
+    i.span_tokens = kvi_plan_span_tokens(&model->plan);
+    for (uint32_t l = 0; l < model->plan.n_layers; l++)
+        i.cost_only |= model->plan.rows[l].cost_only;
+    return KVI_EXPORT_GROWN(i, expert_bytes, info, "kvcsa_model_info", err);
 }
 
 kvcsa_status kvcsa_model_plan_row(const kvcsa_model *model, uint32_t layer, kvcsa_plan_row *row,
@@ -83,7 +99,7 @@ kvcsa_status kvcsa_model_plan_row(const kvcsa_model *model, uint32_t layer, kvcs
         return kvi_fail(err, KVCSA_ERR_ARG, "layer is %u, must be below %u", layer,
                         model->plan.n_layers);
     kvi_plan_public_row(&model->plan, layer, &r);
-    return KVI_EXPORT(r, row, "kvcsa_plan_row", err);
+    return KVI_EXPORT_GROWN(r, kv_heads, row, "kvcsa_plan_row", err);
 }
 
 kvcsa_status kvcsa_model_cost(const kvcsa_model *model, uint64_t n_tokens, kvcsa_cost *cost,
@@ -98,7 +114,7 @@ kvcsa_status kvcsa_model_cost(const kvcsa_model *model, uint64_t n_tokens, kvcsa
         return kvi_fail(err, KVCSA_ERR_LIMIT, "n_tokens is %llu, the context limit is %llu",
                         (unsigned long long)n_tokens, (unsigned long long)model->plan.max_tokens);
     kvi_plan_cost(&model->plan, n_tokens, &c);
-    return KVI_EXPORT(c, cost, "kvcsa_cost", err);
+    return KVI_EXPORT_GROWN(c, rate, cost, "kvcsa_cost", err);
 }
 
 kvcsa_status kvcsa_model_estimate(const kvcsa_model *model, const kvcsa_session_params *params,

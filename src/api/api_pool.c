@@ -1,4 +1,4 @@
-#include "api/api_int.h"
+#include "api/api_call.h"
 #include "session/session.h"
 
 #define POOL_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))

@@ -1,5 +1,5 @@
 /* The prefix tree of a pool, asked by tokens. Ids are compared only, so any number is allowed. */
-#include "api/api_int.h"
+#include "api/api_call.h"
 #include "session/session.h"
 
 /* Whose prefixes, and which. */

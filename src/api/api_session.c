@@ -1,12 +1,13 @@
 #include <string.h>
 
-#include "api/api_int.h"
+#include "api/api_call.h"
 #include "session/sampler.h"
 #include "session/session.h"
 
-KVI_NO_TAIL_PADDING(kvcsa_session_params, window_store_tokens);
+KVI_NO_TAIL_PADDING(kvcsa_session_params, candidate_blocks);
 KVI_NO_TAIL_PADDING(kvcsa_append_params, reserved);
-KVI_NO_TAIL_PADDING(kvcsa_session_stats, n_exact_tokens);
+KVI_NO_TAIL_PADDING(kvcsa_session_stats, total);
+_Static_assert(sizeof(kvcsa_work) == 128, "kvcsa_work is frozen");
 KVI_NO_TAIL_PADDING(kvcsa_reuse, reason);
 KVI_NO_TAIL_PADDING(kvcsa_sampler_params, top_k);
 KVI_FIRST_SIZE(kvcsa_session_params, salt, 16);
@@ -256,6 +257,64 @@ kvcsa_status kvcsa_session_get_stats(kvcsa_session *session, kvcsa_session_stats
     kvi_session_get_stats(session, &s);
     kvi_session_leave(session);
     return KVI_EXPORT_GROWN(s, shared_bytes, stats, "kvcsa_session_stats", err);
+}
+
+kvcsa_status kvcsa_session_layer_work(kvcsa_session *session, uint32_t layer, kvcsa_work *step,
+                                      kvcsa_work *total, kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    kvi_error_clear(err);
+    if (step)
+        memset(step, 0, sizeof *step);
+    if (total)
+        memset(total, 0, sizeof *total);
+    KVI_REQUIRE(session, err);
+    if (layer >= session->model->plan.n_layers)
+        return kvi_fail(err, KVCSA_ERR_ARG, "layer is %u, the model has %u", layer,
+                        session->model->plan.n_layers);
+    if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
+        return st;
+    kvi_session_layer_work(session, layer, step, total);
+    kvi_session_leave(session);
+    return KVCSA_OK;
+}
+
+kvcsa_status kvcsa_session_hide(kvcsa_session *session, uint64_t begin, uint64_t end,
+                                int32_t hidden, kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(session, err);
+    if (hidden != 0 && hidden != 1)
+        return kvi_fail(err, KVCSA_ERR_ARG, "hidden is %d, must be 0 or 1", hidden);
+    if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
+        return st;
+    st = kvi_session_hide(session, begin, end, hidden, err);
+    kvi_session_leave(session);
+    return st;
+}
+
+kvcsa_status kvcsa_session_get_mass(kvcsa_session *session, double *mass, size_t cap,
+                                    size_t *n_spans, int32_t reset, kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(n_spans, err);
+    *n_spans = 0;
+    KVI_REQUIRE(session, err);
+    if (cap)
+        KVI_REQUIRE(mass, err);
+    if ((st = kvi_session_enter(session, err)) != KVCSA_OK)
+        return st;
+    if (session->set.flags & KVCSA_SESSION_TRACK_MASS)
+        *n_spans = kvi_session_get_mass(session, mass, cap, reset);
+    else
+        st = kvi_fail(err, KVCSA_ERR_ARG, "flags of this session lack KVCSA_SESSION_TRACK_MASS");
+    kvi_session_leave(session);
+    return st;
 }
 
 kvcsa_status kvcsa_session_get_reuse(kvcsa_session *session, kvcsa_reuse *reuse, kvcsa_error *err)

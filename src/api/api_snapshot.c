@@ -1,4 +1,4 @@
-#include "api/api_int.h"
+#include "api/api_call.h"
 #include "session/snapshot.h"
 
 KVI_NO_TAIL_PADDING(kvcsa_snapshot_params, reserved);

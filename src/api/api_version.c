@@ -1,4 +1,4 @@
-#include "api/api_int.h"
+#include "api/api_call.h"
 
 #define STR2(x) #x
 #define STR(x) STR2(x)

@@ -13,6 +13,7 @@ kvcsa_status kvi_attend(const kvi_attend_view *v, kvcsa_error *err)
                                  .chunk = v->chunk,
                                  .sink = v->sink,
                                  .ids = row->ratio ? v->ids : NULL,
+                                 .mass = row->ratio ? v->mass : NULL,
                                  .entries = v->entries,
                                  .chunk_pos = v->chunk_pos,
                                  .floor = v->floor,

@@ -19,6 +19,7 @@ typedef struct kvi_attend_view {
     const float           *sink;     /* [n_heads] */
     const int32_t         *ids;      /* [n_rows, select_entries]; unused where the layer reads its
                                       * window only */
+    float                 *mass;     /* NULL, or [n_rows, select_entries]: see kvi_attend_params */
     kvi_entries            entries;
     uint64_t               chunk_pos; /* of chunk's first row, at most pos[0] */
     uint64_t               floor;    /* no window row below counts */

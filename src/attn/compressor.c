@@ -10,7 +10,7 @@
 
 static bool is_gated(const kvi_compress_params *p)
 {
-    return p->row->pool_kind == KVI_POOL_GATED;
+    return p->row->pool_kind == KVCSA_POOLING_GATED;
 }
 
 /* Rows of a slice that are projected: all, or in a replay those from the oldest raw row to keep to
@@ -178,7 +178,7 @@ kvcsa_status kvi_compress(const kvi_compress_params *p, kvcsa_error *err)
         p->slices[i].n_kept = 0;
         p->slices[i].n_entries = 0;
     }
-    if (row->pool_kind == KVI_POOL_NONE && row->ratio == 1)
+    if (row->pool_kind == KVCSA_POOLING_NONE && row->ratio == 1)
         st = project(p, &n, err);
     else if (is_gated(p) && row->ratio == 2)
         st = pool_pairs(p, &n, err);

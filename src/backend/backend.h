@@ -6,7 +6,7 @@
 #include "backend/op_params.h"
 #include "base/threads.h"
 
-#define KVI_BACKEND_ABI 1u
+#define KVI_BACKEND_ABI 2u
 
 typedef struct kvi_device kvi_device;
 
@@ -37,6 +37,7 @@ typedef struct kvi_backend_ops {
     kvcsa_status (*index_query)(kvi_device *dev, const kvi_index_query_params *p, kvcsa_error *err);
     kvcsa_status (*index_score)(kvi_device *dev, const kvi_index_score_params *p, kvcsa_error *err);
     kvcsa_status (*candidates)(kvi_device *dev, const kvi_candidates_params *p, kvcsa_error *err);
+    kvcsa_status (*hide)(kvi_device *dev, const kvi_hide_params *p, kvcsa_error *err);
     kvcsa_status (*topk)(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err);
     kvcsa_status (*attend)(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err);
     kvcsa_status (*mix)(kvi_device *dev, const kvi_mix_params *p, kvcsa_error *err);

@@ -109,7 +109,8 @@ typedef struct kvi_entries {
     uint8_t *const     *main_parts;  /* [blocks] */
 } kvi_entries;
 
-typedef struct kvi_entry_write_params { /* round to bf16, Q-MAIN and Q-IDX, store */
+typedef struct kvi_entry_write_params { /* latents in the owner's entry_format (format/row.h), keys
+                                         * rounded to bf16 and through Q-IDX; store */
     kvi_entries  to;
     const float *latent;            /* [n_rows, entry_width], rotated */
     const float *key;               /* [n_rows, index_width], rotated */
@@ -156,28 +157,45 @@ typedef struct kvi_index_score_params {
 typedef struct kvi_candidates_params {
     const float    *scores;         /* [n_rows, scores_stride] */
     const uint64_t *n_visible;      /* [n_rows] */
-    int32_t        *blocks;         /* [n_rows, n_keep] */
+    int32_t        *blocks;         /* [n_rows, blocks_stride] */
     uint32_t       *n_blocks;       /* [n_rows] */
     size_t          scores_stride;
+    size_t          blocks_stride;  /* >= n_keep, the rest is -1; 0 = n_keep */
     size_t          n_rows;
     uint32_t        block_entries;
     uint32_t        n_keep;
 } kvi_candidates_params;
 
 /* Ids of the k largest scores of a row, ascending ids; ties to the lower id; -inf is never
- * taken; rest of the row is -1. */
+ * taken; the rest of ids_stride is -1. */
 typedef struct kvi_topk_params {
     const float    *scores;         /* [n_rows, scores_stride] */
     const uint64_t *n_scores;       /* [n_rows] */
     const int32_t  *blocks;         /* NULL: score i is entry i; else it is entry blocks[i /
                                      * block_entries] * block_entries + i % block_entries */
-    int32_t        *ids;            /* [n_rows, k] */
+    int32_t        *ids;            /* [n_rows, ids_stride] */
     size_t          scores_stride;
     size_t          blocks_stride;
+    size_t          ids_stride;     /* >= k; 0 = k */
     size_t          n_rows;
     uint32_t        block_entries;
     uint32_t        k;
 } kvi_topk_params;
+
+/* Scores of hidden entries become -inf. Entry j belongs to span j / span_entries. */
+typedef struct kvi_hide_params {
+    float          *scores;         /* [n_rows, scores_stride] */
+    const uint64_t *n_scores;       /* [n_rows] */
+    const int32_t  *blocks;         /* as in kvi_topk_params */
+    const uint8_t  *hidden;         /* u8 [n_hidden]: 1 = the span is hidden */
+    size_t          n_hidden;       /* spans behind them: rest_hidden */
+    size_t          scores_stride;
+    size_t          blocks_stride;
+    size_t          n_rows;
+    uint32_t        block_entries;
+    uint32_t        span_entries;
+    uint32_t        rest_hidden;
+} kvi_hide_params;
 
 /* Softmax over window rows and selected entries together (not deduplicated), one latent for key
  * and value, sink in the denominator only. Slots of a row: n_window window slots, the oldest
@@ -196,7 +214,9 @@ typedef struct kvi_attend_params {
                                      * chunk_pos <= pos[0] */
     const float    *sink;           /* [n_heads] */
     const int32_t  *ids;            /* [n_rows, k] selected entries, -1 = empty; NULL when k is 0 */
-    kvi_entries     entries;
+    float          *mass;           /* NULL, or [n_rows, k]: probability of each selected slot,
+                                     * heads added in ascending order; 0 where it is empty */
+    kvi_entries     entries;        /* rows in entry_format of the owner */
     uint64_t        chunk_pos;
     uint64_t        floor;          /* no window key below this position */
     size_t          n_rows;

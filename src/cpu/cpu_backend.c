@@ -49,6 +49,7 @@ static const kvi_backend_ops cpu_table = {
     .index_query = kvi_ref_index_query,
     .index_score = kvi_ref_index_score,
     .candidates = kvi_ref_candidates,
+    .hide = kvi_ref_hide,
     .topk = kvi_ref_topk,
     .attend = kvi_ref_attend,
     .mix = kvi_ref_mix,

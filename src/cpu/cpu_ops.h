@@ -43,6 +43,7 @@ kvcsa_status kvi_ref_index_query(kvi_device *dev, const kvi_index_query_params *
 kvcsa_status kvi_ref_index_score(kvi_device *dev, const kvi_index_score_params *p,
                                  kvcsa_error *err);
 kvcsa_status kvi_ref_candidates(kvi_device *dev, const kvi_candidates_params *p, kvcsa_error *err);
+kvcsa_status kvi_ref_hide(kvi_device *dev, const kvi_hide_params *p, kvcsa_error *err);
 kvcsa_status kvi_ref_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err);
 /* ref_attn.c */
 kvcsa_status kvi_ref_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err);

@@ -12,6 +12,10 @@
  * Empty slots would add p = 0; they are skipped. Without any key the sink term is infinite and the
  * output 0. NaN in a query or in a key makes the whole head NaN.
  *
+ * The mass of a selected slot is e^(s - m) / denominator with the m and the denominator of the end,
+ * in every mode, summed over the heads in ascending order. It needs the scores of all heads of a
+ * row until then, and changes no bit of the output.
+ *
  * None of this depends on how rows are grouped. Tile by tile for all heads, the keys of a tile stay
  * in the cache; keys are dequantised once a row, window keys once for a group of neighbouring rows.
  * Few rows are spread over heads instead. */
@@ -20,8 +24,8 @@
 #include "base/checked.h"
 #include "base/fmath.h"
 #include "format/dtype.h"
-#include "format/fp4.h"
 #include "format/fp8.h"
+#include "format/row.h"
 #include "cpu/ref_dense_int.h"
 
 #include <math.h>
@@ -35,9 +39,17 @@ enum {
 
 /* What a head carries from tile to tile, beside its unfinished output. */
 typedef struct head_state {
-    float max;
-    float sum;
+    float *scores; /* [k] of the selected slots; NULL = nobody asks for the mass */
+    float  max;
+    float  sum;
 } head_state;
+
+/* Keys of one tile, empty slots left out. */
+typedef struct tile {
+    const float *keys[TILE];
+    size_t       slots[TILE];
+    size_t       n_keys;
+} tile;
 
 /* ---------------------------------------------------------------- keys */
 
@@ -74,7 +86,7 @@ static void load_entry_key(const kvi_attend_params *p, uint32_t entry, float *ke
     const uint8_t      *part = p->entries.main_parts[entry / o->rows_per_block];
     const uint8_t      *row = part + kvi_kv_main_row_off(o, entry % o->rows_per_block);
 
-    kvi_dequant_main(row, row + o->main_value_bytes, p->width, key);
+    kvi_row_decode(o->entry_format, row, p->width, key);
 }
 
 /* ---------------------------------------------------------------- one head, one tile */
@@ -106,8 +118,16 @@ static void add_keys(float *out, size_t width, float f, const float *weights,
     }
 }
 
+/* Keeps the scores s [n_keys] of the selected slots in a tile. */
+static void keep_scores(const kvi_attend_params *p, const tile *t, const float *s, float *scores)
+{
+    for (size_t i = 0; i < t->n_keys; i++)
+        if (t->slots[i] >= p->n_window)
+            scores[t->slots[i] - p->n_window] = s[i];
+}
+
 static void add_tile(const kvi_attend_params *p, size_t row, size_t head, head_state *state,
-                     const float *const *keys, size_t n_keys)
+                     const tile *t)
 {
     const size_t at = (row * p->n_heads + head) * p->width;
     float        s[TILE];
@@ -115,13 +135,15 @@ static void add_tile(const kvi_attend_params *p, size_t row, size_t head, head_s
     float        sum = 0.0f;
     float        f;
 
-    for (size_t i = 0; i < n_keys; i++) {
-        s[i] = kvi_ref_dot(p->q + at, keys[i], p->width) * p->scale;
+    for (size_t i = 0; i < t->n_keys; i++) {
+        s[i] = kvi_ref_dot(p->q + at, t->keys[i], p->width) * p->scale;
         if (s[i] > max) /* NaN does not move it, but arrives through e^s */
             max = s[i];
     }
+    if (state->scores != NULL)
+        keep_scores(p, t, s, state->scores);
     f = kvi_expf(state->max - max);
-    for (size_t i = 0; i < n_keys; i++) {
+    for (size_t i = 0; i < t->n_keys; i++) {
         s[i] = kvi_expf(s[i] - max);
         sum = sum + s[i];
         if ((p->flags & KVI_OP_ROUND_BF16) != 0)
@@ -129,11 +151,14 @@ static void add_tile(const kvi_attend_params *p, size_t row, size_t head, head_s
     }
     state->sum = state->sum * f + sum;
     state->max = max;
-    add_keys(p->out + at, p->width, f, s, keys, n_keys);
+    add_keys(p->out + at, p->width, f, s, t->keys, t->n_keys);
 }
 
-static void begin_head(const kvi_attend_params *p, size_t row, size_t head, head_state *state)
+/* scores: [k], or NULL */
+static void begin_head(const kvi_attend_params *p, size_t row, size_t head, float *scores,
+                       head_state *state)
 {
+    state->scores = scores;
     state->max = -1e30f;
     state->sum = 0.0f;
     memset(p->out + (row * p->n_heads + head) * p->width, 0, p->width * sizeof(float));
@@ -149,12 +174,36 @@ static void end_head(const kvi_attend_params *p, size_t row, size_t head, const 
         if ((p->flags & KVI_OP_ROUND_BF16) != 0)
             out[c] = kvi_round_bf16(out[c]);
     }
+    for (size_t j = 0; state->scores != NULL && j < p->k; j++)
+        state->scores[j] = p->ids[row * p->k + j] >= 0
+                               ? kvi_expf(state->scores[j] - state->max) / den
+                               : 0.0f;
+}
+
+/* Adds the heads' probabilities [n_heads, k] to the mass of slots begin..end - 1 of a row. */
+static void add_heads(const kvi_attend_params *p, size_t row, const float *probabilities,
+                      size_t begin, size_t end)
+{
+    float *mass = p->mass + row * p->k;
+
+    for (size_t j = begin; j < end; j++)
+        mass[j] = 0.0f;
+    for (size_t head = 0; head < p->n_heads; head++)
+        for (size_t j = begin; j < end; j++)
+            mass[j] = mass[j] + probabilities[head * p->k + j];
 }
 
 /* Multiply-adds of a head of a row. */
 static size_t head_work(const kvi_attend_params *p)
 {
     return 2 * ((size_t)p->n_window + p->k) * p->width;
+}
+
+/* Bytes of the scores of all heads of a row; 0 if nobody asks for the mass. */
+static bool count_scores(const kvi_attend_params *p, size_t *bytes)
+{
+    *bytes = 0;
+    return p->mass == NULL || kvi_mul_size((size_t)p->n_heads * sizeof(float), p->k, bytes);
 }
 
 /* ---------------------------------------------------------------- many rows: a group of rows an
@@ -168,17 +217,20 @@ typedef struct attend_job {
 } attend_job;
 
 typedef struct row_scratch {
-    float      *window; /* [n_window + ROWS_GROUP - 1, width] keys of positions window_pos.. */
-    float      *tile;   /* [TILE, width] entry keys of one tile */
-    head_state *heads;  /* [n_heads] */
+    float      *window;  /* [n_window + ROWS_GROUP - 1, width] keys of positions window_pos.. */
+    float      *entries; /* [TILE, width] keys of one tile */
+    float      *scores;  /* [n_heads, k]; NULL = nobody asks for the mass */
+    head_state *heads;   /* [n_heads] */
     uint64_t    window_pos;
 } row_scratch;
 
 static bool count_row_scratch(const kvi_attend_params *p, size_t *bytes)
 {
     const size_t n_keys = (size_t)p->n_window + ROWS_GROUP - 1 + TILE;
+    size_t       scores = 0;
 
-    return kvi_mul_size(n_keys * sizeof(float), p->width, bytes) &&
+    return kvi_mul_size(n_keys * sizeof(float), p->width, bytes) && count_scores(p, &scores) &&
+           kvi_add_size(*bytes, scores, bytes) &&
            kvi_add_size(*bytes, p->n_heads * sizeof(head_state), bytes);
 }
 
@@ -192,46 +244,52 @@ static void load_window(const kvi_attend_params *p, size_t row_begin, size_t row
         load_window_key(p, pos, s->window + (pos - s->window_pos) * p->width);
 }
 
-/* Keys of the slots first_slot.. of a row, empty ones left out. Returns how many. */
-static size_t find_tile(const kvi_attend_params *p, size_t row, size_t first_slot,
-                        const row_scratch *s, const float **keys)
+/* Keys of the slots first_slot.. of a row. */
+static void find_tile(const kvi_attend_params *p, size_t row, size_t first_slot,
+                      const row_scratch *s, tile *t)
 {
     const size_t   end = kvi_min_size(first_slot + TILE, (size_t)p->n_window + p->k);
     const uint64_t lo = first_position(p, row);
-    size_t         n = 0;
 
+    t->n_keys = 0;
     for (size_t slot = first_slot; slot < end; slot++) {
+        const float *key = NULL;
+
         if (slot < p->n_window) {
             if (lo + slot <= p->pos[row])
-                keys[n++] = s->window + (lo + slot - s->window_pos) * p->width;
+                key = s->window + (lo + slot - s->window_pos) * p->width;
         } else {
             const int32_t entry = p->ids[row * p->k + slot - p->n_window];
-            float        *key = s->tile + (slot - first_slot) * p->width;
+            float        *to = s->entries + (slot - first_slot) * p->width;
 
             if (entry >= 0) {
-                load_entry_key(p, (uint32_t)entry, key);
-                keys[n++] = key;
+                load_entry_key(p, (uint32_t)entry, to);
+                key = to;
             }
         }
+        if (key != NULL) {
+            t->keys[t->n_keys] = key;
+            t->slots[t->n_keys++] = slot;
+        }
     }
-    return n;
 }
 
 static void attend_row(const kvi_attend_params *p, size_t row, const row_scratch *s)
 {
     const size_t n_slots = (size_t)p->n_window + p->k;
-    const float *keys[TILE];
+    tile         t;
 
     for (size_t head = 0; head < p->n_heads; head++)
-        begin_head(p, row, head, &s->heads[head]);
+        begin_head(p, row, head, s->scores ? s->scores + head * p->k : NULL, &s->heads[head]);
     for (size_t slot = 0; slot < n_slots; slot += TILE) {
-        const size_t n = find_tile(p, row, slot, s, keys);
-
-        for (size_t head = 0; n > 0 && head < p->n_heads; head++)
-            add_tile(p, row, head, &s->heads[head], keys, n);
+        find_tile(p, row, slot, s, &t);
+        for (size_t head = 0; t.n_keys > 0 && head < p->n_heads; head++)
+            add_tile(p, row, head, &s->heads[head], &t);
     }
     for (size_t head = 0; head < p->n_heads; head++)
         end_head(p, row, head, &s->heads[head]);
+    if (s->scores)
+        add_heads(p, row, s->scores, 0, p->k);
 }
 
 static void run_row_groups(void *arg, size_t begin, size_t end)
@@ -247,8 +305,10 @@ static void run_row_groups(void *arg, size_t begin, size_t end)
         return;
     }
     s.heads = memory;
-    s.tile = (float *)(s.heads + p->n_heads);
-    s.window = s.tile + (size_t)TILE * p->width;
+    s.entries = (float *)(s.heads + p->n_heads);
+    s.window = s.entries + (size_t)TILE * p->width;
+    if (p->mass != NULL)
+        s.scores = s.window + ((size_t)p->n_window + ROWS_GROUP - 1) * p->width;
     for (size_t group = begin; group < end; group++) {
         const size_t row_begin = group * ROWS_GROUP;
         const size_t row_end = kvi_min_size(row_begin + ROWS_GROUP, p->n_rows);
@@ -280,7 +340,8 @@ static kvcsa_status attend_by_rows(kvi_device *dev, const kvi_attend_params *p, 
 typedef struct row_job {
     const kvi_attend_params *p;
     size_t                   row;
-    float                   *keys; /* [n_window + k, width] by slot */
+    float                   *keys;   /* [n_window + k, width] by slot */
+    float                   *scores; /* [n_heads, k]; NULL = nobody asks for the mass */
 } row_job;
 
 static bool is_empty(const kvi_attend_params *p, size_t row, size_t slot)
@@ -314,36 +375,51 @@ static void run_heads(void *arg, size_t begin, size_t end)
     const size_t             n_slots = (size_t)p->n_window + p->k;
 
     for (size_t head = begin; head < end; head++) {
-        const float *keys[TILE];
-        head_state   state;
+        head_state state;
+        tile       t;
 
-        begin_head(p, job->row, head, &state);
+        begin_head(p, job->row, head, job->scores ? job->scores + head * p->k : NULL, &state);
         for (size_t first = 0; first < n_slots; first += TILE) {
-            size_t n = 0;
-
-            for (size_t slot = first; slot < kvi_min_size(first + TILE, n_slots); slot++)
-                if (!is_empty(p, job->row, slot))
-                    keys[n++] = job->keys + slot * p->width;
-            if (n > 0)
-                add_tile(p, job->row, head, &state, keys, n);
+            t.n_keys = 0;
+            for (size_t slot = first; slot < kvi_min_size(first + TILE, n_slots); slot++) {
+                if (is_empty(p, job->row, slot))
+                    continue;
+                t.keys[t.n_keys] = job->keys + slot * p->width;
+                t.slots[t.n_keys++] = slot;
+            }
+            if (t.n_keys > 0)
+                add_tile(p, job->row, head, &state, &t);
         }
         end_head(p, job->row, head, &state);
     }
+}
+
+static void run_add_heads(void *arg, size_t begin, size_t end)
+{
+    const row_job *job = arg;
+
+    add_heads(job->p, job->row, job->scores, begin, end);
 }
 
 static kvcsa_status attend_by_heads(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err)
 {
     const size_t n_slots = (size_t)p->n_window + p->k;
     row_job      job = {.p = p};
+    size_t       key_bytes = 0;
     size_t       bytes = 0;
 
-    if (!kvi_mul_size(n_slots * sizeof(float), p->width, &bytes) ||
+    if (!kvi_mul_size(n_slots * sizeof(float), p->width, &key_bytes) || !count_scores(p, &bytes) ||
+        !kvi_add_size(bytes, key_bytes, &bytes) ||
         (job.keys = kvi_alloc(&dev->allocator, bytes)) == NULL)
         return kvi_fail(err, KVCSA_ERR_NOMEM, "attention: %zu keys of %u channels", n_slots,
                         p->width);
+    if (p->mass != NULL)
+        job.scores = job.keys + n_slots * p->width;
     for (job.row = 0; job.row < p->n_rows; job.row++) {
         kvi_run(dev->threads, run_load_keys, &job, n_slots, kvi_ref_grain(4 * (size_t)p->width));
         kvi_run(dev->threads, run_heads, &job, p->n_heads, kvi_ref_grain(head_work(p)));
+        if (p->mass != NULL)
+            kvi_run(dev->threads, run_add_heads, &job, p->k, kvi_ref_grain(p->n_heads));
     }
     kvi_free(&dev->allocator, job.keys, bytes);
     return KVCSA_OK;
@@ -358,6 +434,9 @@ kvcsa_status kvi_ref_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_e
     KVI_ASSERT(p->width % KVI_WINDOW_GROUP == 0 &&
                p->row_bytes == p->width + p->width / KVI_WINDOW_GROUP);
     KVI_ASSERT(p->k == 0 || (p->ids != NULL && p->entries.owner->entry_width == p->width));
+    KVI_ASSERT(p->k == 0 || (kvi_row_can_run(p->entries.owner->entry_format) &&
+                             p->entries.owner->main_row_bytes ==
+                                 kvi_format_row_bytes(p->entries.owner->entry_format, p->width)));
     if (p->n_rows == 0)
         return KVCSA_OK;
     KVI_ASSERT(p->chunk_pos <= p->pos[0] && p->pos[p->n_rows - 1] == p->pos[0] + p->n_rows - 1);

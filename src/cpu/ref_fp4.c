@@ -12,6 +12,7 @@
 #include "format/dtype.h"
 #include "format/fp4.h"
 #include "format/fp8.h"
+#include "format/row.h"
 #include "cpu/ref_dense_int.h"
 
 enum {
@@ -98,17 +99,6 @@ kvcsa_status kvi_ref_pool_pairs(kvi_device *dev, const kvi_pool_pairs_params *p,
     return KVCSA_OK;
 }
 
-static void write_main_row(const float *x, const kvi_kv_owner *o, uint8_t *row)
-{
-    uint8_t *scales = row + o->main_value_bytes;
-    float    g[KVI_MAIN_GROUP];
-
-    for (size_t c = 0; c < o->entry_width; c += KVI_MAIN_GROUP) {
-        round_group(x + c, KVI_MAIN_GROUP, g);
-        (void)kvi_quant_main(g, KVI_MAIN_GROUP, row + c / 2, scales + c / KVI_MAIN_GROUP);
-    }
-}
-
 static void write_index_row(const float *x, const kvi_kv_owner *o, uint8_t *values, uint8_t *scales)
 {
     float g[KVI_INDEX_GROUP];
@@ -130,8 +120,8 @@ static void run_entry_write(void *arg, size_t begin, size_t end)
         const uint32_t row = (uint32_t)(entry % o->rows_per_block);
         uint8_t       *index = p->to.index_parts[block];
 
-        write_main_row(p->latent + i * o->entry_width, o,
-                       p->to.main_parts[block] + kvi_kv_main_row_off(o, row));
+        (void)kvi_row_encode(o->entry_format, p->latent + i * o->entry_width, o->entry_width,
+                             p->to.main_parts[block] + kvi_kv_main_row_off(o, row));
         write_index_row(p->key + i * o->index_width, o, index + kvi_kv_index_values_off(o, row),
                         index + kvi_kv_index_scales_off(o, row));
     }
@@ -143,8 +133,10 @@ kvcsa_status kvi_ref_entry_write(kvi_device *dev, const kvi_entry_write_params *
     const size_t           width = (size_t)p->to.owner->entry_width + p->to.owner->index_width;
 
     (void)err;
-    KVI_ASSERT(p->to.owner->entry_width % KVI_MAIN_GROUP == 0 &&
+    KVI_ASSERT(kvi_row_can_run(p->to.owner->entry_format) &&
                p->to.owner->index_width % KVI_INDEX_GROUP == 0);
+    KVI_ASSERT(p->to.owner->main_row_bytes ==
+               kvi_format_row_bytes(p->to.owner->entry_format, p->to.owner->entry_width));
     if (p->n_rows != 0)
         kvi_run(dev->threads, run_entry_write, &own, p->n_rows, kvi_ref_grain(width * QUANT_WORK));
     return KVCSA_OK;

@@ -1,4 +1,4 @@
-/* Index scores, candidate blocks, top-k.
+/* Index scores, hidden entries, candidate blocks, top-k.
  *
  * Scores. A lane is a key: 16 keys are unpacked into columns ([channel][16 keys]) and then serve
  * every head of every row of the tile, so that unpacking is paid once and no sum crosses lanes. The
@@ -6,6 +6,8 @@
  * * 12 * 12 = 4608. What is rounded (scales, blocks, weights, heads) is done per lane in the order
  * of op_params.h, hence a score depends neither on its lane nor on the tile of rows. NaN in a scale
  * makes the scores that use it NaN.
+ *
+ * Hiding. Scores of hidden entries become -inf, which nothing below takes.
  *
  * Selection. Scores are compared through unsigned keys of the same order (NaN and -inf = 0, never
  * taken; -0 = +0). The k-th largest key is found by counting, 11 + 11 + 10 bits at a time; one more
@@ -354,7 +356,8 @@ static void choose_blocks(const kvi_candidates_params *p, size_t row, float *max
 {
     const size_t n_visible = (size_t)p->n_visible[row];
     const size_t n_blocks = kvi_div_up(n_visible, p->block_entries);
-    int32_t     *out = p->blocks + row * p->n_keep;
+    const size_t stride = p->blocks_stride ? p->blocks_stride : p->n_keep;
+    int32_t     *out = p->blocks + row * stride;
     uint32_t     n = 0;
     cut          c;
 
@@ -370,7 +373,7 @@ static void choose_blocks(const kvi_candidates_params *p, size_t row, float *max
         out[n++] = (int32_t)(n_blocks - 1);
     }
     p->n_blocks[row] = n;
-    for (; n < p->n_keep; n++)
+    for (; n < stride; n++)
         out[n] = -1;
 }
 
@@ -394,6 +397,7 @@ kvcsa_status kvi_ref_candidates(kvi_device *dev, const kvi_candidates_params *p,
     candidates_job job = {.p = p, .allocator = &dev->allocator};
 
     KVI_ASSERT(p->block_entries != 0);
+    KVI_ASSERT(p->blocks_stride == 0 || p->blocks_stride >= p->n_keep);
     if (p->n_rows == 0)
         return KVCSA_OK;
     for (size_t row = 0; row < p->n_rows; row++)
@@ -409,6 +413,53 @@ kvcsa_status kvi_ref_candidates(kvi_device *dev, const kvi_candidates_params *p,
     return KVCSA_OK;
 }
 
+/* ---------------------------------------------------------------- hiding */
+
+/* Scores of one span that are neighbours are looked at together: one division for all of them. */
+static void run_hide(void *arg, size_t begin, size_t end)
+{
+    const kvi_hide_params *p = arg;
+
+    for (size_t row = begin; row < end; row++) {
+        float         *scores = p->scores + row * p->scores_stride;
+        const int32_t *blocks = p->blocks != NULL ? p->blocks + row * p->blocks_stride : NULL;
+        const size_t   n_scores = (size_t)p->n_scores[row];
+        size_t         n = 0;
+
+        for (size_t i = 0; i < n_scores; i += n) {
+            size_t entry = i;
+            size_t span;
+
+            n = n_scores - i;
+            if (blocks != NULL) {
+                const size_t at = i % p->block_entries;
+
+                entry = (size_t)blocks[i / p->block_entries] * p->block_entries + at;
+                n = kvi_min_size(n, p->block_entries - at);
+            }
+            span = entry / p->span_entries;
+            n = kvi_min_size(n, p->span_entries - entry % p->span_entries);
+            if (span < p->n_hidden ? p->hidden[span] : p->rest_hidden)
+                for (size_t j = 0; j < n; j++)
+                    scores[i + j] = -INFINITY;
+        }
+    }
+}
+
+kvcsa_status kvi_ref_hide(kvi_device *dev, const kvi_hide_params *p, kvcsa_error *err)
+{
+    kvi_hide_params own = *p;
+    size_t          n_most = 0;
+
+    (void)err;
+    KVI_ASSERT(p->span_entries != 0 && (p->blocks == NULL || p->block_entries != 0));
+    for (size_t row = 0; row < p->n_rows; row++)
+        n_most = kvi_max_size(n_most, (size_t)p->n_scores[row]);
+    if (p->n_rows != 0)
+        kvi_run(dev->threads, run_hide, &own, p->n_rows, kvi_ref_grain(n_most));
+    return KVCSA_OK;
+}
+
 /* ---------------------------------------------------------------- top-k */
 
 static void run_topk(void *arg, size_t begin, size_t end)
@@ -419,7 +470,8 @@ static void run_topk(void *arg, size_t begin, size_t end)
         const float   *scores = p->scores + row * p->scores_stride;
         const int32_t *blocks = p->blocks != NULL ? p->blocks + row * p->blocks_stride : NULL;
         const size_t   n_scores = (size_t)p->n_scores[row];
-        int32_t       *ids = p->ids + row * p->k;
+        const size_t   stride = p->ids_stride ? p->ids_stride : p->k;
+        int32_t       *ids = p->ids + row * stride;
         size_t         n = 0;
         cut            c = find_cut(scores, n_scores, p->k);
 
@@ -433,7 +485,7 @@ static void run_topk(void *arg, size_t begin, size_t end)
                 ids[n++] = blocks[i / p->block_entries] * (int32_t)p->block_entries +
                            (int32_t)(i % p->block_entries);
         }
-        for (; n < p->k; n++)
+        for (; n < stride; n++)
             ids[n] = -1;
     }
 }
@@ -445,6 +497,7 @@ kvcsa_status kvi_ref_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error
 
     (void)err;
     KVI_ASSERT(p->blocks == NULL || p->block_entries != 0);
+    KVI_ASSERT(p->ids_stride == 0 || p->ids_stride >= p->k);
     for (size_t row = 0; row < p->n_rows; row++)
         n_most = kvi_max_size(n_most, (size_t)p->n_scores[row]);
     if (p->n_rows != 0)

@@ -18,7 +18,7 @@ static void owner_of_row(const kvi_plan *plan, uint32_t layer, kvi_kv_owner *o)
     o->ratio = r->ratio;
     o->rows_per_block = plan->block_tokens / r->ratio;
     o->entry_width = r->entry_width;
-    o->main_value_bytes = kvi_format_value_bytes(r->entry_format, r->entry_width);
+    o->entry_format = r->entry_format;
     o->main_row_bytes = r->entry_bytes;
     o->index_width = r->index_width;
     o->index_value_bytes = kvi_format_value_bytes(r->index_format, r->index_width);
@@ -90,7 +90,7 @@ void kvi_kv_copy_rows(const kvi_kv_layout *layout, uint32_t n_tokens, uint8_t *t
         const uint32_t      scale_bytes = o->index_row_bytes - o->index_value_bytes;
 
         memcpy(to_main + o->main_off, from_main + o->main_off, (size_t)n * o->main_row_bytes);
-        for (uint32_t row = 0; row < n; row++) {
+        for (uint32_t row = 0; row < n && o->index_row_bytes; row++) {
             const size_t values = kvi_kv_index_values_off(o, row);
             const size_t scales = kvi_kv_index_scales_off(o, row);
 

@@ -2,8 +2,10 @@
  *
  * A block holds the entries of all owners for one span of block_tokens tokens, in two contiguous
  * parts without padding:
- *   index part   per owner, ascending layer: groups of 8 rows, each 8 x values then 8 x scales
- *   main part    per owner, ascending layer: rows, each values then scales
+ *   index part   per owner with index keys, ascending layer: groups of 8 rows, each 8 x values then
+ *                8 x scales
+ *   main part    per owner, ascending layer: rows in entry_format, all heads' keys, then all heads'
+ *                values where they are stored
  */
 #ifndef KVI_KV_LAYOUT_H
 #define KVI_KV_LAYOUT_H
@@ -15,8 +17,8 @@ typedef struct kvi_kv_owner {
     uint32_t ratio;
     uint32_t rows_per_block;
     uint32_t entry_width;
-    uint32_t main_value_bytes;
-    uint32_t main_row_bytes;     /* values + scales */
+    uint32_t entry_format;       /* KVCSA_FORMAT_*; of keys where keys and values differ */
+    uint32_t main_row_bytes;
     uint32_t index_width;
     uint32_t index_value_bytes;  /* of one row */
     uint32_t index_row_bytes;

@@ -13,7 +13,7 @@ uint32_t kvi_candidates_all(const kvi_plan_row *row, uint64_t n_visible, int32_t
     return n;
 }
 
-kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *row,
+kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *row, uint32_t n_keep,
                                     const float *scores, size_t stride, const uint64_t *n_visible,
                                     int32_t *blocks, uint32_t *n_blocks, size_t n_rows,
                                     kvcsa_error *err)
@@ -23,9 +23,10 @@ kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *ro
                                      .blocks = blocks,
                                      .n_blocks = n_blocks,
                                      .scores_stride = stride,
+                                     .blocks_stride = row->candidate_blocks,
                                      .n_rows = n_rows,
                                      .block_entries = row->candidate_block_entries,
-                                     .n_keep = row->candidate_blocks};
+                                     .n_keep = n_keep};
 
     return exec->ops->candidates(exec->dev, &p, err);
 }

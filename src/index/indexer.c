@@ -24,30 +24,113 @@ size_t kvi_select_scratch(const kvi_plan_row *row, uint64_t n_entries, size_t n_
     return stride * kvi_max_size(1, kvi_min_size(n_rows, TILE_FLOATS / stride));
 }
 
+static uint32_t entries_to_select(const kvi_select_params *p)
+{
+    const uint32_t own = p->limits ? p->limits->select_entries : 0;
+
+    return own ? own : p->row->select_entries;
+}
+
+static uint32_t blocks_to_keep(const kvi_select_params *p)
+{
+    const uint32_t own = p->limits ? p->limits->candidate_blocks : 0;
+
+    return own ? own : p->row->candidate_blocks;
+}
+
+static bool hides(const kvi_select_params *p)
+{
+    return p->limits && (p->limits->n_hidden || p->limits->rest_hidden);
+}
+
 /* A row whose visible entries are all selected needs no scores; rows see more and more, so these
  * rows come first. */
 static bool sees_all(const kvi_select_params *p, size_t i)
 {
     const uint64_t n = p->n_visible[i];
 
-    if (n > p->row->select_entries)
+    if (n > entries_to_select(p) || (n && hides(p)))
         return false;
     if (p->row->candidates == KVCSA_CANDIDATES_NONE)
         return true;
     if (p->row->candidates == KVCSA_CANDIDATES_SOURCE)
-        return kvi_div_up(n, p->row->candidate_block_entries) <= p->row->candidate_blocks;
+        return kvi_div_up(n, p->row->candidate_block_entries) <= blocks_to_keep(p);
     return kvi_div_up(n, p->row->candidate_block_entries) == p->n_blocks[i];
 }
 
-static void select_all(const kvi_select_params *p, size_t i)
+/* The first n entries of row i, which are all that it sees; or none. */
+static void select_first(const kvi_select_params *p, size_t i, uint64_t n)
 {
     int32_t *ids = p->ids + i * p->row->select_entries;
 
     for (uint32_t k = 0; k < p->row->select_entries; k++)
-        ids[k] = k < p->n_visible[i] ? (int32_t)k : -1;
+        ids[k] = k < n ? (int32_t)k : -1;
     if (p->row->candidates == KVCSA_CANDIDATES_SOURCE)
-        p->n_blocks[i] =
-            kvi_candidates_all(p->row, p->n_visible[i], p->blocks + i * p->row->candidate_blocks);
+        p->n_blocks[i] = kvi_candidates_all(p->row, n, p->blocks + i * p->row->candidate_blocks);
+}
+
+/* ------------------------------------------------------------------ counts */
+
+/* Keys that row i scores among its candidate blocks, and the cache blocks they lie in. */
+static uint64_t count_candidates(const kvi_select_params *p, size_t i, uint64_t *n_parts)
+{
+    const uint64_t each = p->row->candidate_block_entries;
+    const uint64_t per_part = p->keys.owner->rows_per_block;
+    const int32_t *blocks = p->blocks + i * p->row->candidate_blocks;
+    uint64_t       n_keys = 0;
+    uint64_t       next = 0; /* first cache block that has not been counted */
+
+    for (uint32_t b = 0; b < p->n_blocks[i]; b++) {
+        const uint64_t first = (uint64_t)blocks[b] * each;
+        const uint64_t end = kvi_min_size(first + each, p->n_visible[i]);
+        const uint64_t from = kvi_max_size(first / per_part, next);
+
+        n_keys += end - first;
+        next = (end - 1) / per_part + 1;
+        *n_parts += next - from;
+    }
+    return n_keys;
+}
+
+static void count_row(const kvi_select_params *p, size_t i)
+{
+    const int consumer = p->row->candidates == KVCSA_CANDIDATES_CONSUMER;
+    uint64_t  n_parts = 0;
+    uint64_t  n_keys = p->n_visible[i];
+
+    if (!p->work)
+        return;
+    if (consumer)
+        n_keys = count_candidates(p, i, &n_parts);
+    else
+        n_parts = kvi_div_up(n_keys, p->keys.owner->rows_per_block);
+    if (p->row->candidates != KVCSA_CANDIDATES_NONE)
+        p->work->n_candidate_blocks += p->n_blocks[i];
+    p->work->n_selections++;
+    p->work->n_keys_scored += n_keys;
+    p->work->n_blocks_touched += n_parts;
+    p->work->index_read_bytes += n_keys * p->keys.owner->index_row_bytes;
+    p->work->read_bytes += n_keys * p->keys.owner->index_row_bytes;
+}
+
+/* ------------------------------------------------------------------ rows that are scored */
+
+/* Hidden entries lose: nothing selects -inf. */
+static kvcsa_status hide(const kvi_select_params *p, const kvi_topk_params *of, kvcsa_error *err)
+{
+    const kvi_hide_params h = {.scores = p->scores,
+                               .n_scores = of->n_scores,
+                               .blocks = of->blocks,
+                               .hidden = p->limits->hidden,
+                               .n_hidden = p->limits->n_hidden,
+                               .scores_stride = of->scores_stride,
+                               .blocks_stride = of->blocks_stride,
+                               .n_rows = of->n_rows,
+                               .block_entries = of->block_entries,
+                               .span_entries = p->limits->span_tokens / p->row->ratio,
+                               .rest_hidden = p->limits->rest_hidden ? 1u : 0u};
+
+    return p->exec.ops->hide(p->exec.dev, &h, err);
 }
 
 /* Score and select rows first..first+n-1. */
@@ -77,18 +160,24 @@ static kvcsa_status select_tile(const kvi_select_params *p, size_t first, size_t
                                          .ids = p->ids + first * row->select_entries,
                                          .scores_stride = stride,
                                          .blocks_stride = row->candidate_blocks,
+                                         .ids_stride = row->select_entries,
                                          .n_rows = n,
                                          .block_entries = row->candidate_block_entries,
-                                         .k = row->select_entries};
+                                         .k = entries_to_select(p)};
     kvcsa_status                 st = p->exec.ops->index_score(p->exec.dev, &score, err);
 
-    if (st == KVCSA_OK && row->candidates == KVCSA_CANDIDATES_SOURCE)
-        st = kvi_candidates_publish(&p->exec, row, p->scores, stride, p->n_visible + first,
-                                    p->blocks + first * row->candidate_blocks, p->n_blocks + first,
-                                    n, err);
     for (size_t i = 0; i < n; i++)
         n_scores[i] = consumer ? (uint64_t)p->n_blocks[first + i] * row->candidate_block_entries
                                : p->n_visible[first + i];
+    if (st == KVCSA_OK && hides(p))
+        st = hide(p, &topk, err);
+    if (st == KVCSA_OK && row->candidates == KVCSA_CANDIDATES_SOURCE)
+        st = kvi_candidates_publish(&p->exec, row, blocks_to_keep(p), p->scores, stride,
+                                    p->n_visible + first,
+                                    p->blocks + first * row->candidate_blocks, p->n_blocks + first,
+                                    n, err);
+    for (size_t i = 0; i < n && st == KVCSA_OK; i++)
+        count_row(p, first + i);
     return st != KVCSA_OK ? st : p->exec.ops->topk(p->exec.dev, &topk, err);
 }
 
@@ -130,8 +219,13 @@ kvcsa_status kvi_select(const kvi_select_params *p, kvcsa_error *err)
                                           .n_heads = p->row->index_heads,
                                           .width = p->row->index_width};
 
-    while (i < p->n_rows && sees_all(p, i))
-        select_all(p, i++);
+    if (p->limits && p->limits->window_only)
+        while (i < p->n_rows)
+            select_first(p, i++, 0);
+    while (i < p->n_rows && sees_all(p, i)) {
+        select_first(p, i, p->n_visible[i]);
+        i++;
+    }
     if (i < p->n_rows || p->exec.tap)
         st = p->exec.ops->index_query(p->exec.dev, &query, err);
     if (st == KVCSA_OK && p->exec.tap)

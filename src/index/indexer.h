@@ -4,6 +4,17 @@
 
 #include "backend/exec.h"
 
+/* What a session lets a selection see, where that is less than the plan says. */
+typedef struct kvi_select_limits {
+    uint32_t       select_entries;   /* 0 = the plan's; likewise below */
+    uint32_t       candidate_blocks;
+    int            window_only;      /* 1 = nothing is selected */
+    uint32_t       span_tokens;
+    const uint8_t *hidden;           /* u8 [n_hidden]: 1 = entries of the span's tokens are hidden */
+    size_t         n_hidden;
+    int            rest_hidden;      /* of the spans behind them */
+} kvi_select_limits;
+
 typedef struct kvi_select_params {
     kvi_exec            exec;
     const kvi_plan_row *row;         /* of the layer that selects */
@@ -20,9 +31,13 @@ typedef struct kvi_select_params {
     uint32_t           *n_blocks;    /* [n_rows] */
     int32_t            *ids;         /* [n_rows, select_entries]: ascending, -1 padded */
     size_t              n_rows;
+    const kvi_select_limits *limits; /* NULL = what the plan says */
+    kvcsa_work         *work;        /* n_selections, n_keys_scored, n_candidate_blocks,
+                                      * n_blocks_touched and bytes are added; may be NULL */
 } kvi_select_params;
 
-/* Rows that see no more than select_entries select all of them without being scored. */
+/* Rows that see no more than select_entries, none of them hidden, select all of them without being
+ * scored. */
 kvcsa_status kvi_select(const kvi_select_params *p, kvcsa_error *err);
 
 /* Floats of scratch for n_rows rows that see at most n_entries; bounded by a tile whatever the

@@ -1,10 +1,10 @@
-/* DeepSeek-V4.1 configuration -> cache plan. Modes and owners: docs/architecture.md, "The cache
- * plan" (paper: section 2.2). */
+/* Configuration -> cache plan, for all families. Modes and owners: docs/architecture.md, "The cache
+ * plan" (of DeepSeek-V4.1: paper, section 2.2). */
 #include "model/layer_plan.h"
 
 #include "base/alloc.h"
-#include "base/checked.h"
 #include "base/status.h"
+#include "plan/plan_cost.h"
 
 #include <string.h>
 
@@ -15,50 +15,97 @@ typedef struct owners { /* the last ones seen while walking up the layers */
     int32_t select;
 } owners;
 
-static uint32_t row_bytes(uint32_t format, uint32_t width)
+/* Bytes of a row of all heads: keys and own values in one format each. */
+static uint32_t row_bytes(const kvi_cache_shape *s, uint32_t key_format, uint32_t value_format)
 {
-    return kvi_format_value_bytes(format, width) + kvi_format_scale_bytes(format, width);
+    uint32_t head = kvi_format_row_bytes(key_format, s->key_width);
+
+    if (s->value_kind == KVCSA_VALUE_OWN)
+        head += kvi_format_row_bytes(value_format, s->value_width);
+    return s->kv_heads * head;
 }
 
 static void fill_window(kvi_plan_row *row, const kvi_config *c)
 {
-    row->kv_owner = KVI_NO_LAYER;
-    row->select_owner = KVI_NO_LAYER;
-    row->candidate_owner = KVI_NO_LAYER;
+    const kvi_cache_shape *s = &c->cache;
+
+    row->kv_heads = s->kv_heads;
     row->window_tokens = c->window;
-    row->window_format = KVCSA_FORMAT_FP8_E8M0_G32;
-    row->window_bytes = row_bytes(row->window_format, c->head_dim);
-    row->sink = 1;
+    row->window_format = s->window_format ? s->window_format : s->entry_format;
+    row->window_bytes = row_bytes(s, row->window_format, row->window_format);
+}
+
+static uint32_t pool_kind(uint8_t flags, uint32_t ratio)
+{
+    if (ratio <= 1)
+        return KVCSA_POOLING_NONE;
+    if (flags & KVI_LAYER_OVERLAP)
+        return KVCSA_POOLING_OVERLAP;
+    return flags & KVI_LAYER_WIDE ? KVCSA_POOLING_WIDE : KVCSA_POOLING_GATED;
+}
+
+/* Raw rows of an owner, in f32: latent and gate of all tokens of an entry but the last. Where
+ * entries overlap, those of the entry before it too, each with a second latent and gate, and the
+ * index keys have their own. The configuration bounds the widths and the ratio. */
+static uint32_t pending_bytes(const kvi_plan_row *row)
+{
+    const uint32_t raw = 2u * (uint32_t)sizeof(float);
+
+    if (row->pool_kind == KVCSA_POOLING_OVERLAP)
+        return (2u * row->ratio - 1) * 2u * raw *
+               (row->entry_width + (row->index_bytes ? row->index_width : 0));
+    return (row->ratio - 1) * raw * row->entry_width;
 }
 
 static void fill_entries(kvi_plan_row *row, const kvi_config *c, uint32_t layer, const owners *at)
 {
+    const kvi_cache_shape *s = &c->cache;
+    const int              own_value = s->value_kind == KVCSA_VALUE_OWN;
+
     row->kv_owner = at->kv;
     row->ratio = c->ratios[layer];
-    row->pool_kind = row->ratio > 1 ? KVI_POOL_GATED : KVI_POOL_NONE;
-    /* the half entry's key and gate rows in f32 */
-    row->pending_bytes =
-        row->ratio > 1 && at->kv == (int32_t)layer ? 2 * c->head_dim * (uint32_t)sizeof(float) : 0;
-    row->entry_width = c->head_dim;
-    row->entry_rotated = c->rope_dim;
-    row->entry_format = KVCSA_FORMAT_FP4_E4M3_G16;
-    row->entry_bytes = row_bytes(row->entry_format, row->entry_width);
-    row->index_heads = c->index_heads;
-    row->index_width = c->index_dim;
-    row->index_format = KVCSA_FORMAT_FP4_E8M0_G32;
-    row->index_bytes = row_bytes(row->index_format, row->index_width);
+    row->pool_kind = pool_kind(s->layers[layer], row->ratio);
+    row->kv_heads = s->kv_heads;
+    row->entry_width = s->key_width;
+    row->entry_rotated = s->rotated;
+    row->entry_format = s->entry_format;
+    row->value_kind = s->value_kind;
+    row->value_width = s->value_width;
+    if (own_value)
+        row->value_format = s->value_format ? s->value_format : s->entry_format;
+    row->entry_bytes = row_bytes(s, row->entry_format, row->value_format);
 }
 
-static void fill_selection(kvi_plan_row *row, const kvi_config *c, uint32_t layer, const owners *at)
+static void fill_selection(kvi_plan_row *row, const kvi_config *c, uint32_t layer, const owners *at,
+                           const kvi_plan_row *rows)
 {
+    const int owns = c->kv_source[layer];
+    const int selects = c->index_source[layer];
+
+    row->select = KVCSA_SELECT_ALL;
+    if (!owns && at->kv >= 0)
+        row->index_owner = rows[at->kv].index_owner;
+    if (!(c->cache.layers[layer] & KVI_LAYER_INDEXED))
+        return;
+    row->select = !selects ? KVCSA_SELECT_INHERITED
+                  : owns   ? KVCSA_SELECT_OWN
+                           : KVCSA_SELECT_REINDEX;
     row->select_owner = at->select;
     row->select_entries = c->index_topk;
-    if (c->kv_source[layer])
-        row->select = KVCSA_SELECT_OWN;
-    else if (c->index_source[layer])
-        row->select = KVCSA_SELECT_REINDEX;
-    else
-        row->select = KVCSA_SELECT_INHERITED;
+    if (owns)
+        row->index_owner = selects           ? (int32_t)layer
+                           : at->select >= 0 ? rows[at->select].index_owner
+                                             : KVI_NO_LAYER;
+    if (owns && !selects) /* it has no keys of its own */
+        return;
+    row->index_heads = c->index_heads;
+    row->index_width = c->index_dim;
+    row->index_format = c->cache.index_format;
+    row->index_bytes = kvi_format_row_bytes(row->index_format, row->index_width);
+}
+
+static void fill_candidates(kvi_plan_row *row, const kvi_config *c, uint32_t layer)
+{
     if (c->candidate_source < 0 || !c->index_source[layer] || (int32_t)layer < c->candidate_source)
         return;
     row->candidates =
@@ -68,6 +115,43 @@ static void fill_selection(kvi_plan_row *row, const kvi_config *c, uint32_t laye
     row->candidate_block_entries = c->candidate_block_size;
 }
 
+/* What kvi_plan_validate asks of a row that is computed, as far as an override can change it. */
+static int is_computed(const kvi_plan_row *row, const kvi_config *c, uint32_t layer)
+{
+    if (!c->has_network || layer >= c->n_layers || row->window_format != KVCSA_FORMAT_FP8_E8M0_G32)
+        return 0;
+    return row->ratio == 0 ||
+           (row->kv_heads == 1 && kvi_format_can_store(row->entry_format) &&
+            row->select != KVCSA_SELECT_ALL && row->index_owner == row->kv_owner &&
+            row->index_format == KVCSA_FORMAT_FP4_E8M0_G32);
+}
+
+static void fill_row(kvi_plan_row *rows, const kvi_config *c, uint32_t layer, const owners *at)
+{
+    const uint8_t flags = c->cache.layers[layer];
+    kvi_plan_row *row = &rows[layer];
+
+    row->kv_owner = KVI_NO_LAYER;
+    row->index_owner = KVI_NO_LAYER;
+    row->select_owner = KVI_NO_LAYER;
+    row->candidate_owner = KVI_NO_LAYER;
+    row->sink = c->cache.sink;
+    if (flags & KVI_LAYER_WINDOW)
+        fill_window(row, c);
+    if (flags & KVI_LAYER_STATE) {
+        row->state_heads = c->cache.state_heads;
+        row->state_bytes = c->cache.state_bytes;
+    }
+    if (c->ratios[layer] > 0) {
+        fill_entries(row, c, layer, at);
+        fill_selection(row, c, layer, at, rows);
+        fill_candidates(row, c, layer);
+        if (c->kv_source[layer])
+            row->pending_bytes = pending_bytes(row);
+    }
+    row->cost_only = !is_computed(row, c, layer);
+}
+
 kvcsa_status kvi_layer_plan_build(const kvi_config *c, uint32_t block_tokens,
                                   const kvcsa_allocator *a, kvi_plan *out, kvcsa_error *err)
 {
@@ -75,23 +159,19 @@ kvcsa_status kvi_layer_plan_build(const kvi_config *c, uint32_t block_tokens,
     owners       at = {KVI_NO_LAYER, KVI_NO_LAYER};
 
     memset(out, 0, sizeof *out);
-    out->n_layers = c->n_layers;
+    out->n_layers = c->cache.n_layers;
     out->block_tokens = block_tokens ? block_tokens : DEFAULT_BLOCK_TOKENS;
     out->max_tokens = c->max_tokens;
-    if (!(out->rows = kvi_zalloc(a, c->n_layers * sizeof *out->rows))) {
-        st = kvi_fail(err, KVCSA_ERR_NOMEM, "cache plan of %u layers", c->n_layers);
+    if (!(out->rows = kvi_zalloc(a, out->n_layers * sizeof *out->rows))) {
+        st = kvi_fail(err, KVCSA_ERR_NOMEM, "cache plan of %u layers", out->n_layers);
         goto fail;
     }
-    for (uint32_t i = 0; i < c->n_layers; i++) {
+    for (uint32_t i = 0; i < out->n_layers; i++) {
         if (c->kv_source[i])
             at.kv = (int32_t)i;
         if (c->index_source[i])
             at.select = (int32_t)i;
-        fill_window(&out->rows[i], c);
-        if (c->ratios[i] == 0)
-            continue;
-        fill_entries(&out->rows[i], c, i, &at);
-        fill_selection(&out->rows[i], c, i, &at);
+        fill_row(out->rows, c, i, &at);
     }
     if ((st = kvi_plan_validate(out, err)) == KVCSA_OK)
         return KVCSA_OK;

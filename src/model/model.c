@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "model/layer_plan.h"
 #include "model/model_int.h"
+#include "model/plan_override.h"
 #include "text/token_map.h"
 
 #include <string.h>
@@ -35,6 +36,19 @@ static uint64_t mix(uint64_t h, const void *data, size_t n_bytes)
 static uint64_t mix_u64(uint64_t h, uint64_t x)
 {
     return mix(h, &x, sizeof x);
+}
+
+/* What the fields of the released format do not say of a family without a network. */
+static uint64_t hash_cache(uint64_t h, const kvi_cache_shape *s, uint32_t n_layers)
+{
+    const uint64_t ints[] = {
+        s->kv_heads,     s->key_width,    s->value_width,  s->value_kind,  s->rotated,
+        s->entry_format, s->value_format, s->window_format, s->index_format, s->sink,
+        s->state_heads,  s->state_bytes,
+    };
+
+    h = mix(h, ints, sizeof ints);
+    return mix(h, s->layers, n_layers);
 }
 
 /* Field by field: the struct may grow and has padding. A new field that changes results is added at
@@ -92,7 +106,8 @@ static uint64_t hash_config(const kvi_config *c)
     h = mix(h, c->kv_source, c->n_layers);
     h = mix(h, c->index_source, c->n_layers);
     h = mix(h, c->engram_layers, c->n_engram_layers * sizeof c->engram_layers[0]);
-    return mix(h, c->engram_rows, c->n_engram_layers * sizeof c->engram_rows[0]);
+    h = mix(h, c->engram_rows, c->n_engram_layers * sizeof c->engram_rows[0]);
+    return c->has_network ? h : hash_cache(h, &c->cache, c->n_layers);
 }
 
 /* A piece of every page would read the whole checkpoint; this tells a retrained one from another.
@@ -144,7 +159,8 @@ static kvcsa_status read_named(kvcsa_model *m, const char *dir, const char *name
     return st;
 }
 
-static kvcsa_status load_config(kvcsa_model *m, const char *path, int is_dir, kvcsa_error *err)
+static kvcsa_status load_config(kvcsa_model *m, const char *path, int is_dir,
+                                kvi_plan_override *changes, kvcsa_error *err)
 {
     kvcsa_status st;
     kvi_file     file = {0};
@@ -156,9 +172,27 @@ static kvcsa_status load_config(kvcsa_model *m, const char *path, int is_dir, kv
     else
         st = kvi_file_open(&m->allocator, path, name, MAX_CONFIG_BYTES, 0, &file, err);
     if (st == KVCSA_OK)
-        st = kvi_config_parse((const char *)file.data, (size_t)file.n_bytes, name, &m->config, err);
+        st = kvi_config_read((const char *)file.data, (size_t)file.n_bytes, name, m->plan_only,
+                             &m->config, changes, err);
     kvi_file_close(&m->allocator, &file);
     return st;
+}
+
+/* The configuration stays what the weights are; only the plan is made of the changed one. */
+static kvcsa_status build_plan(kvcsa_model *m, const kvcsa_model_params *params,
+                               kvi_plan_override *changes, kvcsa_error *err)
+{
+    kvcsa_status st;
+    kvi_config   changed;
+
+    if ((st = kvi_plan_override_parse(params->plan, changes, err)) != KVCSA_OK ||
+        (!m->plan_only && (st = kvi_plan_override_runs(changes, err)) != KVCSA_OK) ||
+        (st = kvi_plan_override_apply(changes, &m->config, &changed, err)) != KVCSA_OK)
+        return st;
+    st = kvi_layer_plan_build(&changed, params->block_tokens, &m->allocator, &m->plan, err);
+    if (st == KVCSA_OK)
+        return kvi_plan_hash(&m->plan, &m->allocator, &m->plan_hash, err);
+    return kvi_plan_override_blame(changes, st, err);
 }
 
 static kvcsa_status load_tokenizer(kvcsa_model *m, const char *dir, kvcsa_error *err)
@@ -313,11 +347,12 @@ static kvcsa_status check_path(const char *path, int plan_only, int *is_dir, kvc
 kvcsa_status kvi_model_open(const char *path, const kvcsa_model_params *params, kvcsa_model **out,
                             kvcsa_error *err)
 {
-    const int       plan_only = (params->flags & KVCSA_MODEL_PLAN_ONLY) != 0;
-    kvcsa_allocator a;
-    kvcsa_model    *m = NULL;
-    kvcsa_status    st;
-    int             is_dir;
+    const int         plan_only = (params->flags & KVCSA_MODEL_PLAN_ONLY) != 0;
+    kvi_plan_override changes;
+    kvcsa_allocator   a;
+    kvcsa_model      *m = NULL;
+    kvcsa_status      st;
+    int               is_dir;
 
     *out = NULL;
     if ((st = check_path(path, plan_only, &is_dir, err)) != KVCSA_OK ||
@@ -330,9 +365,8 @@ kvcsa_status kvi_model_open(const char *path, const kvcsa_model_params *params, 
     if (params->log)
         m->log = *params->log;
     m->plan_only = plan_only;
-    if ((st = load_config(m, path, is_dir, err)) != KVCSA_OK ||
-        (st = kvi_layer_plan_build(&m->config, params->block_tokens, &m->allocator, &m->plan,
-                                   err)) != KVCSA_OK ||
+    if ((st = load_config(m, path, is_dir, &changes, err)) != KVCSA_OK ||
+        (st = build_plan(m, params, &changes, err)) != KVCSA_OK ||
         (st = kvi_kv_layout_init(&m->layout, &m->plan, &m->allocator, err)) != KVCSA_OK ||
         /* with plan_only too: rows that do not fit the primes are a fault of the configuration; the
            pad id comes later */

@@ -17,6 +17,7 @@ struct kvcsa_model {
     kvcsa_log        log;
     kvi_config       config;
     kvi_plan         plan;
+    uint64_t         plan_hash;
     kvi_kv_layout    layout;
     int              plan_only;
     /* absent with plan_only */

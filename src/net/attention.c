@@ -73,6 +73,7 @@ static kvcsa_status make_window_rows(const layer_view *v, kvcsa_error *err)
         (st = e->ops->window_write(e->dev, &write, err)) != KVCSA_OK)
         return st;
     kvi_exec_tap(e, KVI_TAP_WINDOW, b->row, n, c->head_dim);
+    kvi_net_count_window(v->net, v->slices, v->layer);
     for (size_t i = 0; i < v->net->n_parts; i++) {
         kvi_net_part *part = &b->parts[i];
         const size_t  n_kept = kvi_window_kept(v->slices[i].geom, part->n_rows);
@@ -151,6 +152,8 @@ static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
     st = kvi_compress(&p, err);
     for (size_t i = 0; i < p.n_slices; i++)
         b->parts[i].n_raw[v->layer] = b->compress[i].n_kept;
+    if (st == KVCSA_OK)
+        kvi_net_count_entries(v->net, v->slices, v->layer);
     return st;
 }
 
@@ -173,7 +176,9 @@ static kvcsa_status select_slice(const layer_view *v, size_t i, kvcsa_error *err
                                  .blocks = b->blocks + part->begin * row->candidate_blocks,
                                  .n_blocks = b->n_blocks + part->begin,
                                  .ids = b->ids + part->begin * row->select_entries,
-                                 .n_rows = part->n_rows};
+                                 .n_rows = part->n_rows,
+                                 .limits = v->slices[i].limits,
+                                 .work = v->slices[i].work ? &v->slices[i].work[v->layer] : NULL};
 
     return part->n_rows ? kvi_select(&p, err) : KVCSA_OK;
 }
@@ -259,14 +264,23 @@ static kvcsa_status attend_slice(const layer_view *v, size_t i, kvcsa_error *err
         .chunk = b->chunk + part->chunk * v->row->window_bytes,
         .sink = v->w->attn_sink,
         .ids = b->ids + part->begin * b->n_ids,
+        .mass = slice->mass ? b->mass : NULL,
         .entries = entries_of(v, i),
         .chunk_pos = slice->pos + slice->n_rows - part->n_window[v->layer],
         .floor = kvi_max_size(slice->floors[v->layer], slice->first_rows[v->layer]),
         .n_rows = part->n_rows,
         .n_heads = c->n_heads,
         .width = c->head_dim};
+    kvcsa_status st;
 
-    return part->n_rows ? kvi_attend(&view, err) : KVCSA_OK;
+    if (!part->n_rows)
+        return KVCSA_OK;
+    if ((st = kvi_attend(&view, err)) != KVCSA_OK)
+        return st;
+    kvi_net_count_attention(v->net, v->slices, i, v->layer);
+    if (slice->mass && v->row->ratio)
+        kvi_net_add_mass(v->net, v->slices, i, v->layer);
+    return KVCSA_OK;
 }
 
 static kvcsa_status attend(const layer_view *v, kvcsa_error *err)

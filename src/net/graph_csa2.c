@@ -239,6 +239,7 @@ static kvcsa_status run_layer(kvi_net *net, const kvi_exec *exec, const kvi_net_
         (st = collapse(net, exec, b->h, b->pre[1], w->ffn_norm, net->n_rows, err)) != KVCSA_OK ||
         (st = kvi_moe(net, exec, layer, err)) != KVCSA_OK)
         return st;
+    kvi_net_count_experts(net, slices, layer);
     return expand(net, exec, err);
 }
 

@@ -13,6 +13,7 @@
 
 #include "attn/window.h"
 #include "backend/exec.h"
+#include "index/indexer.h"
 #include "model/model.h"
 
 typedef struct kvi_net kvi_net;
@@ -33,6 +34,11 @@ typedef struct kvi_net_slice {
     const uint64_t        *floors;     /* [layers] no right window row of the layer lies below */
     const uint64_t        *first_rows; /* [layers + 1], see attn/swa_replay.h; 0 = all rows */
     int                    replay;     /* 1 = entries are there: window and pending rows only */
+    const kvi_select_limits *limits;   /* NULL = what the plan says */
+    kvcsa_work            *work;       /* [layers] what the run does is added; may be NULL */
+    double                *mass;       /* NULL, or [n_mass] what entries of span i (limits->
+                                        * span_tokens) receive is added to mass[i] */
+    size_t                 n_mass;     /* spans of pos + n_rows tokens */
     int                  (*stop)(void *user); /* asked between layers; not 0 = stop. May be NULL */
     void                  *stop_user;
     int                    stopped;    /* result: 1 = nothing of it may be committed */

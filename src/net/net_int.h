@@ -59,6 +59,7 @@ typedef struct kvi_net_buffers {
     int32_t  *blocks;     /* [n, n_block_ids] */
     uint32_t *n_blocks;   /* [n] */
     float    *scores;     /* n_scores floats */
+    float    *mass;       /* [n', n_ids] where a slice asks for it */
     float    *router;     /* [n, experts] */
     uint32_t *experts;    /* [n, k] */
     float    *eweight;    /* [n, k] */
@@ -91,6 +92,16 @@ kvcsa_status kvi_net_prepare(kvi_net *net, const kvi_exec *exec, const kvi_net_s
 /* Slice i stops running its rows below position first_rows[layer]: everything that lies by row
  * moves up. The rows of stopped slices go too. */
 void kvi_net_drop_rows(kvi_net *net, const kvi_net_slice *slices, uint32_t layer);
+
+/* Counts of a layer (work.c): window rows that were written; entries; what attention of slice i
+ * read; rows that went through the experts. */
+void kvi_net_count_window(const kvi_net *net, const kvi_net_slice *slices, uint32_t layer);
+void kvi_net_count_entries(const kvi_net *net, const kvi_net_slice *slices, uint32_t layer);
+void kvi_net_count_attention(const kvi_net *net, const kvi_net_slice *slices, size_t i,
+                             uint32_t layer);
+void kvi_net_count_experts(const kvi_net *net, const kvi_net_slice *slices, uint32_t layer);
+/* Adds what the selected entries of slice i received (net->b.mass) to the slice's spans. */
+void kvi_net_add_mass(const kvi_net *net, const kvi_net_slice *slices, size_t i, uint32_t layer);
 
 /* The sublayers; each reads net->b.x and writes net->b.y. */
 kvcsa_status kvi_attention(kvi_net *net, const kvi_exec *exec, const kvi_net_slice *slices,

@@ -38,6 +38,7 @@ typedef struct extent {
     size_t logit_rows;
     size_t kept, raw; /* bytes that wait for the commit */
     size_t select, blocks, scores, window_row, n_columns;
+    size_t mass_rows;  /* of the longest that counts it */
 } extent;
 
 /* Rows of a slice that may have to wait for the commit, of one layer. */
@@ -84,6 +85,8 @@ static extent measure(const kvcsa_model *model, const kvi_net_slice *slices, siz
 
         x.rows += slices[i].n_rows;
         x.slice_rows = kvi_max_size(x.slice_rows, slices[i].n_rows);
+        if (slices[i].mass)
+            x.mass_rows = kvi_max_size(x.mass_rows, slices[i].n_rows);
         x.logit_rows += slices[i].n_logit_rows;
         x.kept += kept.page_rows * row_bytes;
         x.raw += kept.pending_slots * (size_t)kvi_plan_pending_bytes(plan);
@@ -137,6 +140,7 @@ static void cut_all(cutter *c, const kvcsa_model *model, const extent *x, size_t
     CUT(n_blocks, n);
     CUT(scores, x->scores);
     b->n_scores = x->scores;
+    CUT(mass, x->mass_rows * x->select);
     CUT(router, n * cfg->n_experts);
     CUT(experts, n * cfg->n_experts_per_token);
     CUT(eweight, n * cfg->n_experts_per_token);

@@ -3,20 +3,26 @@
  * relies on the owner rules. */
 #include "plan/cache_plan.h"
 
+#include "base/alloc.h"
+#include "base/hash.h"
 #include "base/status.h"
+#include "plan/plan_cost.h"
+#include "plan/plan_int.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 /* Chosen far above every known model, and so that the sums of plan_cost.c stay below 2^63: layers
- * 2^10 x tokens 2^32 x row bytes below 2^18, three terms a layer. */
-#define MAX_LAYERS 1024u
+ * 2^10 x tokens 2^32 x bytes of an entry and its key, 2^18 each at most; windows and states are
+ * less. */
 #define MAX_TOKENS UINT32_MAX
-#define MAX_WIDTH 65536u
+#define MAX_WIDTH KVI_MAX_ROW_CHANNELS
 #define MAX_HEADS 65536u
 #define MAX_RATIO 65536u
 /* window rows, selected entries, candidate blocks, entries in one, tokens in a cache block */
 #define MAX_ROWS (1u << 20)
 #define MAX_BLOCK_BYTES ((uint64_t)1 << 31)
+#define MAX_STATE_BYTES ((uint64_t)1 << 40)
 
 typedef struct check {
     const kvi_plan     *plan;
@@ -24,47 +30,6 @@ typedef struct check {
     uint32_t            layer;
     kvcsa_error        *err;
 } check;
-
-/* Channels that share a scale, values and scales in bytes per such group. */
-static bool group_of(uint32_t format, uint32_t *channels, uint32_t *value_bytes)
-{
-    switch (format) {
-    case KVCSA_FORMAT_FP4_E4M3_G16:
-        *channels = 16;
-        *value_bytes = 8;
-        return true;
-    case KVCSA_FORMAT_FP4_E8M0_G32:
-        *channels = 32;
-        *value_bytes = 16;
-        return true;
-    case KVCSA_FORMAT_FP8_E8M0_G32:
-        *channels = 32;
-        *value_bytes = 32;
-        return true;
-    default:
-        return false;
-    }
-}
-
-uint32_t kvi_format_value_bytes(uint32_t format, uint32_t width)
-{
-    uint32_t channels;
-    uint32_t bytes;
-
-    if (!group_of(format, &channels, &bytes) || width % channels != 0)
-        return 0;
-    return width / channels * bytes;
-}
-
-uint32_t kvi_format_scale_bytes(uint32_t format, uint32_t width)
-{
-    uint32_t channels;
-    uint32_t bytes;
-
-    if (!group_of(format, &channels, &bytes) || width % channels != 0)
-        return 0;
-    return width / channels;
-}
 
 uint32_t kvi_plan_max_ratio(const kvi_plan *plan)
 {
@@ -74,6 +39,19 @@ uint32_t kvi_plan_max_ratio(const kvi_plan *plan)
         if (kvi_plan_owns(plan, l) && plan->rows[l].ratio > ratio)
             ratio = plan->rows[l].ratio;
     return ratio;
+}
+
+uint32_t kvi_plan_span_tokens(const kvi_plan *plan)
+{
+    uint32_t ratio = 0;
+
+    for (uint32_t l = 0; l < plan->n_layers; l++)
+        if (kvi_plan_owns(plan, l) && plan->rows[l].index_bytes && plan->rows[l].ratio > ratio)
+            ratio = plan->rows[l].ratio;
+    if (ratio)
+        return KVI_INDEX_GROUP_ROWS * ratio;
+    ratio = kvi_plan_max_ratio(plan);
+    return ratio > KVI_INDEX_GROUP_ROWS ? ratio : KVI_INDEX_GROUP_ROWS;
 }
 
 static kvcsa_status in_range(const check *c, const char *field, uint32_t value, uint32_t low,
@@ -103,58 +81,126 @@ static kvcsa_status layer_is(const check *c, const char *field, int32_t value, i
                     value, want, why);
 }
 
-/* A row of `width` channels in `format` that is said to take `bytes`. */
-static kvcsa_status row_bytes_fit(const check *c, const char *what, uint32_t width, uint32_t format,
-                                  uint32_t bytes)
-{
-    uint32_t channels;
-    uint32_t value_bytes;
-    uint32_t want;
+/* ------------------------------------------------------------------ bytes of rows */
 
-    if (!group_of(format, &channels, &value_bytes))
+static kvcsa_status format_is_known(const check *c, const char *what, uint32_t id)
+{
+    if (kvi_format_find(id))
+        return KVCSA_OK;
+    return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                    "layer %u: %s_format is %u, must be a known format (1..%u)", c->layer, what, id,
+                    KVI_MAX_FORMAT);
+}
+
+/* `format` stands in a field named after `f`, the channels in one named after `w`. */
+static kvcsa_status width_fits(const check *c, const char *f, uint32_t format_id, const char *w,
+                               uint32_t width)
+{
+    const kvi_format *known = kvi_format_find(format_id);
+    kvcsa_status      st;
+
+    if ((st = format_is_known(c, f, format_id)) || kvi_format_row_bytes(format_id, width))
+        return st;
+    if (known->is_record)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT, "layer %u: %s_width is %u, must be %u for %s",
+                        c->layer, w, width, known->channels, known->name);
+    return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                    "layer %u: %s_width is %u, must be a multiple of %u in 1..%u", c->layer, w,
+                    width, known->channels, MAX_WIDTH);
+}
+
+/* Bytes of a row of all heads: keys, and values where they are stored. The shape has passed. */
+static uint32_t row_bytes(const kvi_plan_row *r, uint32_t key_format, uint32_t value_format)
+{
+    uint32_t head = kvi_format_row_bytes(key_format, r->entry_width);
+
+    if (r->value_kind == KVCSA_VALUE_OWN)
+        head += kvi_format_row_bytes(value_format, r->value_width);
+    return r->kv_heads * head;
+}
+
+/* What the keys and values of an entry and of a window row are. */
+static kvcsa_status check_shape(const check *c)
+{
+    const kvi_plan_row *r = c->row;
+    uint64_t            channels;
+    kvcsa_status        st;
+
+    if ((st = in_range(c, "kv_heads", r->kv_heads, 1, MAX_HEADS)) ||
+        (st = width_fits(c, "entry", r->entry_format, "entry", r->entry_width)) ||
+        (st = in_range(c, "value_kind", r->value_kind, KVCSA_VALUE_ALIAS, KVCSA_VALUE_PREFIX)))
+        return st;
+    channels = r->entry_width;
+    if (r->value_kind == KVCSA_VALUE_OWN) {
+        channels += r->value_width;
+        st = width_fits(c, "value", r->value_format, "value", r->value_width);
+    } else if ((st = equals(c, "value_format", r->value_format, KVCSA_FORMAT_NONE,
+                            "where values are not stored")) == KVCSA_OK) {
+        st = in_range(c, "value_width", r->value_width,
+                      r->value_kind == KVCSA_VALUE_ALIAS ? r->entry_width : 1, r->entry_width);
+    }
+    if (st != KVCSA_OK)
+        return st;
+    channels *= r->kv_heads;
+    if (channels > MAX_WIDTH)
         return kvi_fail(c->err, KVCSA_ERR_FORMAT,
-                        "layer %u: %s_format is %u, must be a known format (1..3)", c->layer, what,
-                        format);
-    if (width == 0 || width > MAX_WIDTH || width % channels != 0)
-        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
-                        "layer %u: %s_width is %u, must be a multiple of %u in 1..%u", c->layer,
-                        what, width, channels, MAX_WIDTH);
-    want = kvi_format_value_bytes(format, width) + kvi_format_scale_bytes(format, width);
-    if (bytes != want)
-        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
-                        "layer %u: %s_bytes is %u, must be %u for %u channels", c->layer, what,
-                        bytes, want, width);
+                        "layer %u: kv_heads is %u, which makes rows of %llu channels, must be at "
+                        "most %u",
+                        c->layer, r->kv_heads, (unsigned long long)channels, MAX_WIDTH);
     return KVCSA_OK;
 }
 
 static kvcsa_status check_window(const check *c)
 {
     const kvi_plan_row *r = c->row;
-    uint32_t            channels;
-    uint32_t            value_bytes;
-    uint32_t            group_bytes;
+    const kvi_format   *f = kvi_format_find(r->window_format);
     kvcsa_status        st;
 
-    if ((st = in_range(c, "window_tokens", r->window_tokens, 1, MAX_ROWS)) ||
-        (st = in_range(c, "sink", r->sink, 0, 1)))
+    if ((st = in_range(c, "window_tokens", r->window_tokens, 0, MAX_ROWS)))
         return st;
-    if (r->ratio > 0) /* window rows and entries meet in one softmax, so they have one width */
-        return row_bytes_fit(c, "window", r->entry_width, r->window_format, r->window_bytes);
-    if (!group_of(r->window_format, &channels, &value_bytes))
-        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
-                        "layer %u: window_format is %u, must be a known format (1..3)", c->layer,
-                        r->window_format);
-    group_bytes = value_bytes + 1;
-    if (r->window_bytes == 0 || r->window_bytes % group_bytes != 0 ||
-        r->window_bytes / group_bytes > MAX_WIDTH / channels)
+    if (r->window_tokens == 0) {
+        st = equals(c, "window_format", r->window_format, KVCSA_FORMAT_NONE, "without a window");
+        return st ? st : equals(c, "window_bytes", r->window_bytes, 0, "without a window");
+    }
+    if ((st = format_is_known(c, "window", r->window_format)))
+        return st;
+    if (r->ratio > 0) { /* window rows and entries meet in one softmax, so they have one shape */
+        if ((st = width_fits(c, "window", r->window_format, "entry", r->entry_width)) ||
+            (r->value_kind == KVCSA_VALUE_OWN &&
+             (st = width_fits(c, "window", r->window_format, "value", r->value_width))))
+            return st;
+        return equals(c, "window_bytes", r->window_bytes,
+                      row_bytes(r, r->window_format, r->window_format), "for this format");
+    }
+    if (r->window_bytes == 0 || r->window_bytes % f->bytes != 0 ||
+        r->window_bytes / f->bytes > MAX_WIDTH / f->channels)
         return kvi_fail(c->err, KVCSA_ERR_FORMAT,
                         "layer %u: window_bytes is %u, must be a multiple of %u in %u..%u",
-                        c->layer, r->window_bytes, group_bytes, group_bytes,
-                        MAX_WIDTH / channels * group_bytes);
+                        c->layer, r->window_bytes, f->bytes, f->bytes,
+                        MAX_WIDTH / f->channels * f->bytes);
     return KVCSA_OK;
 }
 
-/* ratio 0: this layer reads nothing but its window */
+static kvcsa_status check_extras(const check *c)
+{
+    const kvi_plan_row *r = c->row;
+    kvcsa_status        st;
+
+    if ((st = in_range(c, "sink", r->sink, 0, 1)) ||
+        (st = in_range(c, "cost_only", r->cost_only, 0, 1)) ||
+        (st = in_range(c, "state_heads", r->state_heads, r->state_bytes > 0,
+                       r->state_bytes > 0 ? MAX_HEADS : 0)))
+        return st;
+    if (r->state_bytes > MAX_STATE_BYTES)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                        "layer %u: state_bytes is %llu, must be at most %llu", c->layer,
+                        (unsigned long long)r->state_bytes, (unsigned long long)MAX_STATE_BYTES);
+    return KVCSA_OK;
+}
+
+/* ------------------------------------------------------------------ owners */
+
+/* ratio 0: this layer reads nothing but its window and its state */
 static kvcsa_status check_window_only(const check *c)
 {
     const kvi_plan_row *r = c->row;
@@ -162,10 +208,14 @@ static kvcsa_status check_window_only(const check *c)
     kvcsa_status        st;
 
     if ((st = layer_is(c, "kv_owner", r->kv_owner, KVI_NO_LAYER, why)) ||
+        (st = layer_is(c, "index_owner", r->index_owner, KVI_NO_LAYER, why)) ||
         (st = layer_is(c, "select_owner", r->select_owner, KVI_NO_LAYER, why)) ||
         (st = layer_is(c, "candidate_owner", r->candidate_owner, KVI_NO_LAYER, why)) ||
         (st = equals(c, "select", r->select, KVCSA_SELECT_NONE, why)) ||
-        (st = equals(c, "candidates", r->candidates, KVCSA_CANDIDATES_NONE, why)))
+        (st = equals(c, "candidates", r->candidates, KVCSA_CANDIDATES_NONE, why)) ||
+        (st = equals(c, "entry_bytes", r->entry_bytes, 0, why)) ||
+        (st = equals(c, "index_bytes", r->index_bytes, 0, why)) ||
+        (st = in_range(c, "kv_heads", r->kv_heads, 0, MAX_HEADS)))
         return st;
     return equals(c, "pending_bytes", r->pending_bytes, 0, why);
 }
@@ -175,6 +225,7 @@ static kvcsa_status check_kv_owner(const check *c)
 {
     const kvi_plan_row *r = c->row;
     const kvi_plan_row *o;
+    const char         *why = "as in kv_owner";
     kvcsa_status        st;
 
     if (r->kv_owner < 0 || r->kv_owner > (int32_t)c->layer)
@@ -185,34 +236,46 @@ static kvcsa_status check_kv_owner(const check *c)
         return kvi_fail(c->err, KVCSA_ERR_FORMAT,
                         "layer %u: kv_owner is %d, must be a layer that owns entries", c->layer,
                         r->kv_owner);
-    if ((st = equals(c, "ratio", r->ratio, o->ratio, "as in kv_owner")) ||
-        (st = equals(c, "entry_width", r->entry_width, o->entry_width, "as in kv_owner")) ||
-        (st = equals(c, "entry_rotated", r->entry_rotated, o->entry_rotated, "as in kv_owner")) ||
-        (st = equals(c, "entry_format", r->entry_format, o->entry_format, "as in kv_owner")))
+    if ((st = equals(c, "ratio", r->ratio, o->ratio, why)) ||
+        (st = equals(c, "kv_heads", r->kv_heads, o->kv_heads, why)) ||
+        (st = equals(c, "entry_width", r->entry_width, o->entry_width, why)) ||
+        (st = equals(c, "entry_rotated", r->entry_rotated, o->entry_rotated, why)) ||
+        (st = equals(c, "entry_format", r->entry_format, o->entry_format, why)) ||
+        (st = equals(c, "value_kind", r->value_kind, o->value_kind, why)) ||
+        (st = equals(c, "value_width", r->value_width, o->value_width, why)) ||
+        (st = equals(c, "value_format", r->value_format, o->value_format, why)))
         return st;
-    return equals(c, "entry_bytes", r->entry_bytes, o->entry_bytes, "as in kv_owner");
+    return equals(c, "entry_bytes", r->entry_bytes, o->entry_bytes, why);
 }
 
-static kvcsa_status check_entry(const check *c)
+/* Raw rows of an owner, in f32: latent and gate of all tokens of an entry but the last. Where
+ * entries overlap, those of the entry before it too, each with a second latent and gate, and the
+ * index keys have their own. */
+static uint64_t pending_of(const kvi_plan_row *r)
+{
+    const uint64_t row = 2u * sizeof(float);
+
+    if (r->pool_kind == KVCSA_POOLING_OVERLAP)
+        return (2u * (uint64_t)r->ratio - 1) * 2u * row *
+               ((uint64_t)r->entry_width + (r->index_bytes ? r->index_width : 0));
+    return (uint64_t)(r->ratio - 1) * row * r->entry_width;
+}
+
+static kvcsa_status check_pooling(const check *c)
 {
     const kvi_plan_row *r = c->row;
     const bool          owns = r->kv_owner == (int32_t)c->layer;
     uint64_t            pending = 0;
-    kvcsa_status        st;
 
-    if ((st = row_bytes_fit(c, "entry", r->entry_width, r->entry_format, r->entry_bytes)) ||
-        (st = in_range(c, "entry_rotated", r->entry_rotated, 0, r->entry_width)))
-        return st;
-    if (r->entry_rotated % 2 != 0)
-        return kvi_fail(c->err, KVCSA_ERR_FORMAT, "layer %u: entry_rotated is %u, must be even",
-                        c->layer, r->entry_rotated);
     if (owns) {
-        st = equals(c, "pool_kind", r->pool_kind, r->ratio > 1 ? KVI_POOL_GATED : KVI_POOL_NONE,
-                    "for this ratio");
-        if (st != KVCSA_OK)
-            return st;
-        /* all but the last token of an entry wait, each as an f32 latent and an f32 gate */
-        pending = (uint64_t)(r->ratio - 1) * 2u * sizeof(float) * r->entry_width;
+        const uint32_t low = r->ratio > 1 ? KVCSA_POOLING_GATED : KVCSA_POOLING_NONE;
+        const uint32_t high = r->ratio > 1 ? KVCSA_POOLING_WIDE : KVCSA_POOLING_NONE;
+
+        if (r->pool_kind < low || r->pool_kind > high)
+            return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                            "layer %u: pool_kind is %u, must be %u..%u for ratio %u", c->layer,
+                            r->pool_kind, low, high, r->ratio);
+        pending = pending_of(r);
     }
     if (r->pending_bytes != pending)
         return kvi_fail(c->err, KVCSA_ERR_FORMAT, "layer %u: pending_bytes is %u, must be %llu",
@@ -220,18 +283,97 @@ static kvcsa_status check_entry(const check *c)
     return KVCSA_OK;
 }
 
+static kvcsa_status check_entry(const check *c)
+{
+    const kvi_plan_row *r = c->row;
+    kvcsa_status        st;
+
+    if ((st = check_shape(c)) ||
+        (st = equals(c, "entry_bytes", r->entry_bytes,
+                     row_bytes(r, r->entry_format, r->value_format), "for its formats")) ||
+        (st = in_range(c, "entry_rotated", r->entry_rotated, 0, r->entry_width)))
+        return st;
+    if (r->entry_rotated % 2 != 0)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT, "layer %u: entry_rotated is %u, must be even",
+                        c->layer, r->entry_rotated);
+    return check_pooling(c);
+}
+
+/* ------------------------------------------------------------------ index and selection */
+
+/* Whose keys. An owner has its own, none, or uses a selection that was made with those of an owner
+ * below; a reader goes with its owner. */
+static kvcsa_status check_index_owner(const check *c)
+{
+    const kvi_plan_row *r = c->row;
+    const int32_t       self = (int32_t)c->layer;
+    const kvi_plan_row *i;
+    kvcsa_status        st;
+
+    if (r->kv_owner != self &&
+        (st = layer_is(c, "index_owner", r->index_owner, c->plan->rows[r->kv_owner].index_owner,
+                       "as in kv_owner")))
+        return st;
+    if (r->index_owner < KVI_NO_LAYER || r->index_owner > self)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT, "layer %u: index_owner is %d, must be -1..%d",
+                        c->layer, r->index_owner, self);
+    if (r->index_owner == KVI_NO_LAYER)
+        return equals(c, "index_bytes", r->index_bytes, 0, "without index keys");
+    i = &c->plan->rows[r->index_owner];
+    if (i->index_owner != r->index_owner)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                        "layer %u: index_owner is %d, must be a layer that owns index keys",
+                        c->layer, r->index_owner);
+    if ((st = equals(c, "ratio", r->ratio, i->ratio, "as in index_owner")))
+        return st;
+    if (r->kv_owner == self && r->index_owner != self)
+        return equals(c, "index_bytes", r->index_bytes, 0, "where the keys are another layer's");
+    return KVCSA_OK;
+}
+
 /* Layers that score: index keys are the owner's. */
 static kvcsa_status check_index(const check *c)
 {
     const kvi_plan_row *r = c->row;
-    const kvi_plan_row *o = &c->plan->rows[r->kv_owner];
+    const kvi_plan_row *o;
     kvcsa_status        st;
 
+    if (r->index_owner == KVI_NO_LAYER)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                        "layer %u: index_owner is -1, must be a layer in a layer that selects",
+                        c->layer);
+    o = &c->plan->rows[r->index_owner];
     if ((st = in_range(c, "index_heads", r->index_heads, 1, MAX_HEADS)) ||
-        (st = row_bytes_fit(c, "index", r->index_width, r->index_format, r->index_bytes)) ||
-        (st = equals(c, "index_width", r->index_width, o->index_width, "as in kv_owner")))
+        (st = width_fits(c, "index", r->index_format, "index", r->index_width)) ||
+        (st = equals(c, "index_bytes", r->index_bytes,
+                     kvi_format_row_bytes(r->index_format, r->index_width), "for its format")) ||
+        (st = equals(c, "index_width", r->index_width, o->index_width, "as in index_owner")))
         return st;
-    return equals(c, "index_format", r->index_format, o->index_format, "as in kv_owner");
+    return equals(c, "index_format", r->index_format, o->index_format, "as in index_owner");
+}
+
+/* A selection holds entry numbers: it serves every layer with as many entries that ranks them by
+ * the same keys, and cannot be older than those keys. */
+static kvcsa_status check_inherited(const check *c)
+{
+    const kvi_plan_row *r = c->row;
+    const int32_t       self = (int32_t)c->layer;
+    const kvi_plan_row *s;
+
+    if (r->select_owner < 0 || r->select_owner < r->index_owner || r->select_owner >= self)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT, "layer %u: select_owner is %d, must be %d..%d",
+                        c->layer, r->select_owner, r->index_owner < 0 ? 0 : r->index_owner,
+                        self - 1);
+    s = &c->plan->rows[r->select_owner];
+    if (s->select_owner != r->select_owner)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                        "layer %u: select_owner is %d, must be a layer that selects", c->layer,
+                        r->select_owner);
+    if (s->index_owner != r->index_owner)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                        "layer %u: select_owner is %d, must read the index keys of layer %d",
+                        c->layer, r->select_owner, r->index_owner);
+    return equals(c, "select_entries", r->select_entries, s->select_entries, "as in select_owner");
 }
 
 static kvcsa_status check_select(const check *c)
@@ -239,38 +381,36 @@ static kvcsa_status check_select(const check *c)
     const kvi_plan_row *r = c->row;
     const int32_t       self = (int32_t)c->layer;
     const bool          owns = r->kv_owner == self;
-    const kvi_plan_row *s;
+    const bool          shares = r->index_owner != r->kv_owner;
     kvcsa_status        st;
 
-    if ((st = in_range(c, "select", r->select, KVCSA_SELECT_OWN, KVCSA_SELECT_INHERITED)) ||
-        (st = in_range(c, "select_entries", r->select_entries, 1, MAX_ROWS)))
+    if ((st = in_range(c, "select", r->select, KVCSA_SELECT_OWN, KVCSA_SELECT_ALL)))
         return st;
-    if (owns &&
+    if (r->select == KVCSA_SELECT_ALL) {
+        if ((st = layer_is(c, "select_owner", r->select_owner, KVI_NO_LAYER, "with select 4")) ||
+            (owns && (st = layer_is(c, "index_owner", r->index_owner, KVI_NO_LAYER,
+                                    "in an owner with select 4"))))
+            return st;
+        return equals(c, "select_entries", r->select_entries, 0, "with select 4");
+    }
+    if ((st = in_range(c, "select_entries", r->select_entries, 1, MAX_ROWS)))
+        return st;
+    if (owns && !shares &&
         (st = equals(c, "select", r->select, KVCSA_SELECT_OWN, "in a layer that owns entries")))
+        return st;
+    if (owns && shares &&
+        (st = equals(c, "select", r->select, KVCSA_SELECT_INHERITED,
+                     "in an owner without index keys of its own")))
         return st;
     if (!owns && r->select == KVCSA_SELECT_OWN)
         return kvi_fail(c->err, KVCSA_ERR_FORMAT,
                         "layer %u: select is %u, must be %d or %d in a layer that owns no entries",
                         c->layer, r->select, KVCSA_SELECT_REINDEX, KVCSA_SELECT_INHERITED);
-    if (r->select != KVCSA_SELECT_INHERITED) {
-        if ((st = layer_is(c, "select_owner", r->select_owner, self, "in a layer that selects")))
-            return st;
-        return check_index(c);
-    }
-    /* a selection holds entry numbers of one owner: it cannot be older than that owner */
-    if (r->select_owner < r->kv_owner || r->select_owner >= self)
-        return kvi_fail(c->err, KVCSA_ERR_FORMAT, "layer %u: select_owner is %d, must be %d..%d",
-                        c->layer, r->select_owner, r->kv_owner, self - 1);
-    s = &c->plan->rows[r->select_owner];
-    if (s->select_owner != r->select_owner)
-        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
-                        "layer %u: select_owner is %d, must be a layer that selects", c->layer,
-                        r->select_owner);
-    if (s->kv_owner != r->kv_owner)
-        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
-                        "layer %u: select_owner is %d, must read the entries of layer %d", c->layer,
-                        r->select_owner, r->kv_owner);
-    return equals(c, "select_entries", r->select_entries, s->select_entries, "as in select_owner");
+    if (r->select == KVCSA_SELECT_INHERITED)
+        return check_inherited(c);
+    if ((st = layer_is(c, "select_owner", r->select_owner, self, "in a layer that selects")))
+        return st;
+    return check_index(c);
 }
 
 static kvcsa_status check_candidates(const check *c)
@@ -289,7 +429,7 @@ static kvcsa_status check_candidates(const check *c)
     if ((st = in_range(c, "candidate_blocks", r->candidate_blocks, 1, MAX_ROWS)) ||
         (st = in_range(c, "candidate_block_entries", r->candidate_block_entries, 1, MAX_ROWS)))
         return st;
-    if (r->select == KVCSA_SELECT_INHERITED)
+    if (r->select != KVCSA_SELECT_OWN && r->select != KVCSA_SELECT_REINDEX)
         return kvi_fail(c->err, KVCSA_ERR_FORMAT,
                         "layer %u: candidates is %u, must be 0 in a layer that does not select",
                         c->layer, r->candidates);
@@ -315,56 +455,82 @@ static kvcsa_status check_candidates(const check *c)
                   s->candidate_block_entries, "as in candidate_owner");
 }
 
+/* ------------------------------------------------------------------ the whole */
+
+/* What the operators of this version rely on beyond the rules of every plan. */
+static kvcsa_status check_runs(const check *c)
+{
+    const kvi_plan_row *r = c->row;
+    const char         *why = "in a layer that is computed";
+    kvcsa_status        st;
+
+    if ((st = in_range(c, "window_tokens", r->window_tokens, 1, MAX_ROWS)) ||
+        (st = equals(c, "window_format", r->window_format, KVCSA_FORMAT_FP8_E8M0_G32, why)) ||
+        (st = equals(c, "state_heads", r->state_heads, 0, why)) || r->ratio == 0)
+        return st;
+    if (!kvi_format_can_store(r->entry_format))
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                        "layer %u: entry_format is %u, must be one that operators store %s",
+                        c->layer, r->entry_format, why);
+    if ((st = equals(c, "kv_heads", r->kv_heads, 1, why)) ||
+        (st = equals(c, "value_kind", r->value_kind, KVCSA_VALUE_ALIAS, why)) ||
+        (st = in_range(c, "pool_kind", r->pool_kind, KVCSA_POOLING_NONE, KVCSA_POOLING_GATED)) ||
+        (st = in_range(c, "select", r->select, KVCSA_SELECT_OWN, KVCSA_SELECT_INHERITED)) ||
+        (st = layer_is(c, "index_owner", r->index_owner, r->kv_owner, why)))
+        return st;
+    return equals(c, "index_format", r->index_format, KVCSA_FORMAT_FP4_E8M0_G32, why);
+}
+
 /* Every helper returns KVCSA_OK, which is 0, or has filled err. Rows are checked in ascending
  * order, so the rows that an owner index leads to have passed already. */
 static kvcsa_status check_row(const check *c)
 {
-    kvcsa_status st;
+    const kvi_plan_row *r = c->row;
+    kvcsa_status        st;
 
-    if ((st = in_range(c, "ratio", c->row->ratio, 0, MAX_RATIO)))
+    if ((st = in_range(c, "ratio", r->ratio, 0, MAX_RATIO)) || (st = check_extras(c)))
         return st;
-    if (c->row->ratio == 0) {
-        if ((st = check_window_only(c)))
-            return st;
-        return check_window(c);
-    }
-    if ((st = check_kv_owner(c)) || (st = check_entry(c)) || (st = check_select(c)) ||
-        (st = check_candidates(c)))
+    if (r->ratio == 0)
+        st = check_window_only(c);
+    else if ((st = check_kv_owner(c)) == KVCSA_OK && (st = check_entry(c)) == KVCSA_OK &&
+             (st = check_index_owner(c)) == KVCSA_OK && (st = check_select(c)) == KVCSA_OK)
+        st = check_candidates(c);
+    if (st || (st = check_window(c)) || r->cost_only)
         return st;
-    return check_window(c);
+    return check_runs(c);
 }
 
-/* Every owner's index keys lie in whole groups of rows, so a block holds a multiple of that many
- * entries of each. */
+/* Index keys of an owner lie in whole groups of rows, so a block holds a multiple of that many
+ * entries of it; of other owners any number. */
 static kvcsa_status check_block(const kvi_plan *plan, kvcsa_error *err)
 {
-    const uint32_t max_ratio = kvi_plan_max_ratio(plan);
+    const uint32_t span = kvi_plan_span_tokens(plan);
+    const uint32_t n = plan->block_tokens;
     uint64_t       bytes = 0;
 
-    if (plan->block_tokens == 0 || plan->block_tokens % (KVI_INDEX_GROUP_ROWS * max_ratio) != 0)
-        return kvi_fail(err, KVCSA_ERR_ARG,
-                        "block_tokens is %u, must be a multiple of %u for ratio %u",
-                        plan->block_tokens, KVI_INDEX_GROUP_ROWS * max_ratio, max_ratio);
-    if (plan->block_tokens > MAX_ROWS)
-        return kvi_fail(err, KVCSA_ERR_ARG, "block_tokens is %u, must be at most %u",
-                        plan->block_tokens, MAX_ROWS);
     for (uint32_t l = 0; l < plan->n_layers; l++) {
         const kvi_plan_row *r = &plan->rows[l];
+        uint32_t            by;
 
         if (!kvi_plan_owns(plan, l))
             continue;
-        if (plan->block_tokens % (KVI_INDEX_GROUP_ROWS * r->ratio) != 0)
+        by = r->index_bytes ? KVI_INDEX_GROUP_ROWS * r->ratio : r->ratio;
+        if (n == 0 || n % by != 0)
             return kvi_fail(err, KVCSA_ERR_ARG,
-                            "block_tokens is %u, must be a multiple of %u for ratio %u",
-                            plan->block_tokens, KVI_INDEX_GROUP_ROWS * r->ratio, r->ratio);
-        bytes +=
-            (uint64_t)(plan->block_tokens / r->ratio) * ((uint64_t)r->entry_bytes + r->index_bytes);
+                            "block_tokens is %u, must be a multiple of %u for ratio %u", n, by,
+                            r->ratio);
+        bytes += (uint64_t)(n / r->ratio) * ((uint64_t)r->entry_bytes + r->index_bytes);
     }
+    if (n == 0 || n % span != 0)
+        return kvi_fail(err, KVCSA_ERR_ARG, "block_tokens is %u, must be a multiple of %u", n,
+                        span);
+    if (n > MAX_ROWS)
+        return kvi_fail(err, KVCSA_ERR_ARG, "block_tokens is %u, must be at most %u", n, MAX_ROWS);
     if (bytes > MAX_BLOCK_BYTES)
         return kvi_fail(
             err, KVCSA_ERR_ARG,
-            "block_tokens is %u, which makes blocks of %llu bytes, must be at most %llu",
-            plan->block_tokens, (unsigned long long)bytes, (unsigned long long)MAX_BLOCK_BYTES);
+            "block_tokens is %u, which makes blocks of %llu bytes, must be at most %llu", n,
+            (unsigned long long)bytes, (unsigned long long)MAX_BLOCK_BYTES);
     return KVCSA_OK;
 }
 
@@ -373,9 +539,9 @@ kvcsa_status kvi_plan_validate(const kvi_plan *plan, kvcsa_error *err)
     check        c = {.plan = plan, .err = err};
     kvcsa_status st;
 
-    if (!plan->rows || plan->n_layers == 0 || plan->n_layers > MAX_LAYERS)
+    if (!plan->rows || plan->n_layers == 0 || plan->n_layers > KVI_MAX_PLAN_LAYERS)
         return kvi_fail(err, KVCSA_ERR_FORMAT, "n_layers is %u, must be 1..%u",
-                        plan->rows ? plan->n_layers : 0, MAX_LAYERS);
+                        plan->rows ? plan->n_layers : 0, KVI_MAX_PLAN_LAYERS);
     if (plan->max_tokens == 0 || plan->max_tokens > MAX_TOKENS)
         return kvi_fail(err, KVCSA_ERR_FORMAT, "max_tokens is %llu, must be 1..%u",
                         (unsigned long long)plan->max_tokens, MAX_TOKENS);
@@ -385,4 +551,31 @@ kvcsa_status kvi_plan_validate(const kvi_plan *plan, kvcsa_error *err)
             return st;
     }
     return check_block(plan, err);
+}
+
+kvcsa_status kvi_plan_hash(const kvi_plan *plan, const kvcsa_allocator *a, uint64_t *hash,
+                           kvcsa_error *err)
+{
+    enum { N = 23 };
+    const size_t bytes = plan->n_layers * N * sizeof(uint32_t);
+    uint32_t    *words = kvi_alloc(a, bytes);
+
+    if (!words)
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "hash of %u plan rows", plan->n_layers);
+    for (uint32_t l = 0; l < plan->n_layers; l++) {
+        const kvi_plan_row *r = &plan->rows[l];
+        const uint32_t      row[N] = {
+            (uint32_t)r->kv_owner, (uint32_t)r->select_owner, (uint32_t)r->candidate_owner,
+            r->ratio, r->pool_kind, r->pending_bytes, r->entry_width, r->entry_rotated,
+            r->entry_format, r->entry_bytes, r->index_heads, r->index_width, r->index_format,
+            r->index_bytes, r->select, r->select_entries, r->candidates, r->candidate_blocks,
+            r->candidate_block_entries, r->window_tokens, r->window_format, r->window_bytes,
+            r->sink,
+        };
+
+        memcpy(words + (size_t)l * N, row, sizeof row);
+    }
+    *hash = kvi_hash64(words, bytes, plan->block_tokens);
+    kvi_free(a, words, bytes);
+    return KVCSA_OK;
 }

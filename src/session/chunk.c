@@ -330,6 +330,10 @@ static void fill_slice(kvi_chunk *c, kvi_net_slice *slice)
     slice->floors = s->now.floors;
     slice->first_rows = s->first_rows;
     slice->logit_rows = s->rows.data;
+    slice->limits = &s->limits;
+    slice->work = s->work;
+    slice->mass = s->set.flags & KVCSA_SESSION_TRACK_MASS ? s->mass.data : NULL;
+    slice->n_mass = s->n_mass;
     slice->stop = ask_stop;
     slice->stop_user = c;
     slice->stopped = 0;
@@ -426,6 +430,8 @@ kvcsa_status kvi_chunk_plan(kvi_chunk *c, uint64_t max_rows, kvi_net_slice *slic
     st = s->now.replay_end ? plan_replay(c, max_rows, slice, err)
                            : plan_rows(c, max_rows, slice, err);
     if (st == KVCSA_OK)
+        st = kvi_session_prepare_counts(s, slice->pos + slice->n_rows, err);
+    if (st == KVCSA_OK)
         st = kvi_session_view(s, 0, err);
     if (st != KVCSA_OK) {
         slice->n_rows = 0;
@@ -520,6 +526,13 @@ static void seal_blocks(kvcsa_session *s)
     s->n_own = 0;
 }
 
+/* Windows are not those of an undisturbed run, nor will entries from `pos` on be. */
+static void taint(kvi_state *st, uint64_t pos)
+{
+    st->taint_pos = kvi_min_size(st->taint_pos, pos);
+    st->window_approx = 1;
+}
+
 /* A forward that left rows out made windows that are not those of an undisturbed run. */
 static void note_windows(kvcsa_session *s, const kvi_net_slice *slice)
 {
@@ -528,6 +541,8 @@ static void note_windows(kvcsa_session *s, const kvi_net_slice *slice)
     const uint64_t end = slice->pos + slice->n_rows;
     const uint64_t ring = kvi_window_ring_rows(&s->geom);
 
+    if (kvi_session_is_limited(s))
+        taint(st, slice->pos);
     for (uint32_t l = 0; l < n_layers; l++)
         st->window_lo = kvi_max_size(st->window_lo, s->first_rows[l]);
     if (end > ring)
@@ -549,15 +564,15 @@ static void finish_replay(kvcsa_session *s)
 {
     kvi_state *st = &s->now;
 
-    if (st->replay_how == KVI_REPLAY_BOUNDED && s->first_rows[0] > 0) {
-        st->taint_pos = kvi_min_size(st->taint_pos, st->replay_end);
-        st->window_approx = 1;
-    }
+    if (st->replay_how == KVI_REPLAY_BOUNDED && s->first_rows[0] > 0)
+        taint(st, st->replay_end);
     if (st->replay_how != KVI_REPLAY_FROM)
         st->window_lo = s->first_rows[s->model->plan.n_layers - 1];
     else if (st->replay_end > kvi_window_ring_rows(&s->geom))
         st->window_lo = kvi_max_size(st->window_lo,
                                      st->replay_end - kvi_window_ring_rows(&s->geom));
+    if (!st->window_approx && st->taint_pos >= st->n_tokens) /* the windows that meant are gone */
+        st->taint_pos = UINT64_MAX;
     st->replay_end = 0;
     s->replay_told = 0;
     s->last_row_only = 0;
@@ -577,6 +592,8 @@ static void commit_replay(kvi_chunk *c, const kvi_net *net, const kvi_net_slice 
     s->n_replayed_rows += n;
     s->replay_pos += n;
     s->now.replay_from = s->replay_pos; /* where the windows are right now, if they were before */
+    if (kvi_session_is_limited(s) && !s->last_row_only) /* now; what comes may see all again */
+        taint(&s->now, s->now.replay_end);
     if (s->replay_pos < s->now.replay_end)
         return;
     commit_logits(c, net, slices, i, slices[i].n_logit_rows > 0);
@@ -611,11 +628,15 @@ static void commit_rows(kvi_chunk *c, const kvi_net *net, const kvi_net_slice *s
 void kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, size_t i)
 {
     kvcsa_session *s = c->s;
+    /* the last row, run for its logits: its window and raw rows are there, and are better than what
+     * a session makes that sees less by now */
+    const int      keep = s->last_row_only;
 
-    if (net)
+    if (net && !keep)
         kvi_net_commit(net, slices, i, s->page_parts.data,
                        s->now.pending ? kvi_block_main_part(s->now.pending) : NULL, s->now.floors);
-    note_raw_rows(s, &slices[i]);
+    if (!keep)
+        note_raw_rows(s, &slices[i]);
     if (slices[i].replay)
         commit_replay(c, net, slices, i);
     else

@@ -4,6 +4,7 @@
 #include "attn/window.h"
 #include "base/checked.h"
 #include "base/status.h"
+#include "plan/plan_cost.h"
 #include "pool/pool.h"
 
 #define MAX_SLACK_TOKENS 4096u /* as of a session */
@@ -89,8 +90,9 @@ static bool add_class(const kvi_class_shape *shape, uint64_t n, uint64_t *used, 
            add_product(&out->record_bytes, cost.record_bytes, 1);
 }
 
+/* states: of linear attention, all sessions; like windows they belong to one session each. */
 static bool sum_up(const kvi_kv_layout *layout, const kvi_window_geom *g, const counts *c,
-                   kvcsa_estimate *out)
+                   uint64_t states, kvcsa_estimate *out)
 {
     const kvi_class_shape block = {.kind = KVI_CLASS_CACHE,
                                    .index_bytes = layout->index_part_bytes,
@@ -108,6 +110,7 @@ static bool sum_up(const kvi_kv_layout *layout, const kvi_window_geom *g, const 
     return add_class(&block, c->blocks, &out->block_bytes, out) &&
            add_class(&page, n_pages, &out->window_bytes, out) &&
            add_class(&raw, one ? 0 : c->pending, &out->window_bytes, out) &&
+           add_product(&out->window_bytes, states, 1) && add_product(&out->slab_bytes, states, 1) &&
            add_product(&out->used_bytes, out->block_bytes, 1) &&
            add_product(&out->used_bytes, out->window_bytes, 1);
 }
@@ -133,6 +136,7 @@ kvcsa_status kvi_estimate(const kvcsa_model *model, const kvcsa_session_params *
     const kvi_plan *plan = &model->plan;
     const uint32_t  store = params->window_store_tokens;
     kvcsa_estimate  sum = {.struct_size = out->struct_size};
+    uint64_t        states = 0;
     kvi_window_geom g;
     counts          c;
     kvcsa_status    st;
@@ -148,7 +152,8 @@ kvcsa_status kvi_estimate(const kvcsa_model *model, const kvcsa_session_params *
                         (unsigned long long)n_shared, (unsigned long long)n_tokens);
     if (n_sessions &&
         (!count_all(&g, plan->block_tokens, store, n_tokens, n_sessions, n_shared, &c) ||
-         !sum_up(&model->layout, &g, &c, &sum)))
+         !add_product(&states, kvi_plan_state_bytes(plan), n_tokens ? n_sessions : 0) ||
+         !sum_up(&model->layout, &g, &c, states, &sum)))
         return kvi_fail(err, KVCSA_ERR_LIMIT,
                         "n_sessions is %llu, of %llu tokens each: above 2^63 bytes",
                         (unsigned long long)n_sessions, (unsigned long long)n_tokens);

@@ -58,6 +58,12 @@ kvcsa_status kvi_session_rewind_default(kvcsa_session *s, uint64_t position, kvc
     return kvi_session_rewind(s, position, kvi_session_default_replay(s), err);
 }
 
+void kvi_session_lose_windows(kvcsa_session *s)
+{
+    kvi_state_rebuild_window(s, &s->now, kvi_session_default_replay(s));
+    kvi_session_forget_plan(s);
+}
+
 kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
                               const kvcsa_session_params *params, kvcsa_session **out,
                               kvcsa_error *err)
@@ -79,6 +85,10 @@ kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
     st = kvi_session_create_with(s->pool, s->model, &set, s->cache_only, &fork, err);
     if (st != KVCSA_OK)
         return st;
+    if ((st = kvi_session_copy_limits(fork, s, err)) != KVCSA_OK) {
+        kvi_session_destroy(fork);
+        return st;
+    }
     kvi_state_copy(fork, &fork->now, &s->now);
     /* pages that are being rebuilt are of no use, nor are approximate ones to a fork that is to be
      * exact and still can */
@@ -144,6 +154,7 @@ void kvi_session_erase(kvcsa_session *s, uint32_t flags)
     kvi_state_clear(s, &s->now);
     s->n_view = 0;
     kvi_session_forget_plan(s);
+    kvi_session_clear_limits(s);
     s->report = (kvcsa_reuse){0};
     atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
 }

@@ -40,14 +40,38 @@ static kvcsa_status resolve_cut(const kvi_plan *plan, const kvcsa_session_params
     return KVCSA_OK;
 }
 
+/* A limit below the plan's; 0 = none. The widest layer counts. */
+static kvcsa_status resolve_limits(const kvi_plan *plan, const kvcsa_session_params *p,
+                                   kvi_settings *set, kvcsa_error *err)
+{
+    uint32_t entries = 0;
+    uint32_t blocks = 0;
+
+    for (uint32_t l = 0; l < plan->n_layers; l++) {
+        entries = (uint32_t)kvi_max_size(entries, plan->rows[l].select_entries);
+        blocks = (uint32_t)kvi_max_size(blocks, plan->rows[l].candidate_blocks);
+    }
+    if (p->select_entries > entries)
+        return kvi_fail(err, KVCSA_ERR_ARG, "select_entries is %u, the plan's is %u",
+                        p->select_entries, entries);
+    if (p->candidate_blocks > blocks)
+        return kvi_fail(err, KVCSA_ERR_ARG, "candidate_blocks is %u, the plan's is %u",
+                        p->candidate_blocks, blocks);
+    set->select_entries = p->select_entries < entries ? p->select_entries : 0;
+    set->candidate_blocks = p->candidate_blocks < blocks ? p->candidate_blocks : 0;
+    return KVCSA_OK;
+}
+
 kvcsa_status kvi_session_resolve(const kvi_plan *plan, const kvcsa_session_params *p,
                                  kvi_settings *set, kvcsa_error *err)
 {
+    const uint32_t known =
+        KVCSA_SESSION_PRIVATE | KVCSA_SESSION_WINDOW_ONLY | KVCSA_SESSION_TRACK_MASS;
     kvcsa_status st;
 
-    if (p->flags & ~(uint32_t)KVCSA_SESSION_PRIVATE)
+    if (p->flags & ~known)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "session flags are 0x%x, known are 0x%x",
-                        p->flags, KVCSA_SESSION_PRIVATE);
+                        p->flags, known);
     if ((st = check_choice(p->mode, KVCSA_MODE_FAST, "mode", err)) != KVCSA_OK ||
         (st = check_choice(p->reuse, KVCSA_REUSE_BOUNDED, "reuse", err)) != KVCSA_OK ||
         (st = check_choice(p->decoder_replay, KVCSA_DECODER_REPLAY_ON, "decoder_replay", err)) !=
@@ -68,17 +92,15 @@ kvcsa_status kvi_session_resolve(const kvi_plan *plan, const kvcsa_session_param
                                               : KVCSA_REUSE_EXACT;
     set->slack_tokens = p->window_slack_tokens;
     set->store_tokens = p->window_store_tokens;
+    if ((st = resolve_limits(plan, p, set, err)) != KVCSA_OK)
+        return st;
     return resolve_cut(plan, p, &set->decoder_cut, err);
 }
 
 kvi_domain kvi_session_domain(const kvcsa_model *model, const kvi_backend_ops *ops, uint64_t salt)
 {
-    const kvi_plan *plan = &model->plan;
-
-    /* rows are 32-bit fields without padding; what the plan does not say, weights do */
     return (kvi_domain){.weights = model->fingerprint,
-                        .plan = kvi_hash64(plan->rows, plan->n_layers * sizeof *plan->rows,
-                                           plan->block_tokens),
+                        .plan = model->plan_hash,
                         .numerics = ops->numerics,
                         .salt = salt,
                         .version = KVI_DOMAIN_VERSION};
@@ -127,6 +149,7 @@ kvcsa_status kvi_session_create_with(kvcsa_pool *pool, kvcsa_model *model, const
     s->cache_only = cache_only;
     s->set = *set;
     s->reuse = set->reuse;
+    kvi_session_init_limits(s);
     kvi_pool_count_session(pool, 1);
     if ((st = kvi_window_geom_init(&s->geom, &model->plan, set->slack_tokens, err)) != KVCSA_OK ||
         (st = kvi_state_init(s, &s->now, err)) != KVCSA_OK ||
@@ -196,6 +219,9 @@ static void free_buffers(kvcsa_session *s)
     kvi_buf_free(a, &s->index_parts, sizeof(uint8_t *));
     kvi_buf_free(a, &s->main_parts, sizeof(uint8_t *));
     kvi_buf_free(a, &s->page_parts, sizeof(uint8_t *));
+    kvi_buf_free(a, &s->hidden, 1);
+    kvi_buf_free(a, &s->mass, sizeof(double));
+    kvi_free(a, s->work, 2 * s->model->plan.n_layers * sizeof *s->work);
     kvi_free(a, s->first_rows, (s->model->plan.n_layers + 1) * sizeof *s->first_rows);
     kvi_free(a, s->stored, s->geom.n_pages * sizeof *s->stored);
 }
@@ -249,6 +275,14 @@ void kvi_session_set_reference(kvcsa_session *s, uint32_t op_flags, const kvi_ta
         s->set.flags |= KVCSA_SESSION_PRIVATE;
         s->set.reuse = KVCSA_REUSE_NONE;
     }
+}
+
+void kvi_session_set_filler(kvcsa_session *s, kvi_session_fill_fn fill, void *user)
+{
+    s->fill = fill;
+    s->fill_user = user;
+    s->cache_only = fill != NULL;
+    s->set.flags |= KVCSA_SESSION_PRIVATE;
 }
 
 void kvi_session_set_decoder_cut(kvcsa_session *s, uint32_t cut)
@@ -556,4 +590,5 @@ void kvi_session_get_stats(const kvcsa_session *s, kvcsa_session_stats *out)
     out->n_adopted_tokens = s->n_adopted_tokens;
     out->n_replay = kvi_session_rows_to_replay(s);
     out->n_exact_tokens = kvi_min_size(st->taint_pos, st->n_tokens);
+    kvi_session_group_work(s, out->step, out->total);
 }

@@ -73,11 +73,17 @@ typedef struct kvi_settings { /* params, resolved */
     uint64_t salt;
     uint32_t chunk_tokens;
     uint32_t flags;          /* KVCSA_SESSION_* */
+    uint32_t select_entries;   /* 0 = the plan's; likewise below */
+    uint32_t candidate_blocks;
     uint32_t reuse;          /* KVCSA_REUSE_*, not DEFAULT */
     uint32_t decoder_cut;    /* 0 = no decoder replay */
     uint32_t slack_tokens;
     uint32_t store_tokens;   /* 0 = no stored windows */
 } kvi_settings;
+
+/* Writes entries and window rows of a chunk instead of the network, see
+ * kvi_session_set_filler. */
+typedef void (*kvi_session_fill_fn)(void *user, const kvcsa_session *s, const kvi_net_slice *slice);
 
 struct kvcsa_session {
     kvcsa_allocator  allocator;
@@ -91,6 +97,8 @@ struct kvcsa_session {
     kvi_window_geom  geom;
     kvi_net         *net;          /* NULL until it computes */
     int              cache_only;   /* of tests and benchmarks: chunks are committed uncomputed */
+    kvi_session_fill_fn fill;      /* and filled by this; may be NULL */
+    void            *fill_user;
     atomic_flag      busy;
     atomic_int       cancel;
     uint32_t         op_flags;     /* KVI_OP_*: reference mode of the tests */
@@ -131,7 +139,14 @@ struct kvcsa_session {
     kvi_buf          main_parts;
     kvi_buf          page_parts;   /* uint8_t * [geom.n_pages] */
     uint64_t         n_view;       /* entries [0, n_view) are those of the chain */
+    /* what selection may see, and what it saw */
+    kvi_select_limits limits;      /* hidden points into `hidden` */
+    kvi_buf          hidden;       /* u8 a span */
+    kvi_buf          mass;         /* f64 a span */
+    size_t           n_mass;       /* spans counted so far; those behind are 0 */
     /* counters */
+    kvcsa_work      *work;         /* [2, layers] of the last step, and of those before it; NULL
+                                    * until the session computes */
     kvcsa_reuse      report;
     uint64_t         n_computed_rows;
     uint64_t         n_replayed_rows; /* rows of layer 0 */
@@ -163,6 +178,9 @@ kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
 /* `how`: KVI_REPLAY_*, where windows have to be rebuilt. */
 kvcsa_status kvi_session_rewind(kvcsa_session *s, uint64_t position, uint32_t how,
                                 kvcsa_error *err);
+/* As after a prefix hit at the session's length: entries are there, windows are rebuilt by the next
+ * step. Nothing is queued. */
+void         kvi_session_lose_windows(kvcsa_session *s);
 kvcsa_status kvi_session_rewind_default(kvcsa_session *s, uint64_t position, kvcsa_error *err);
 void         kvi_session_erase(kvcsa_session *s, uint32_t flags);
 /* How many of tokens[n] the session holds, from the first on. */
@@ -170,6 +188,14 @@ size_t       kvi_session_count_common(const kvcsa_session *s, const int32_t *tok
 /* Committed tokens [from, from + n) into out; they are there. */
 void         kvi_session_copy_tokens(const kvcsa_session *s, uint64_t from, size_t n, int32_t *out);
 void         kvi_session_get_stats(const kvcsa_session *s, kvcsa_session_stats *out);
+/* Public semantics: kvcsa.h. */
+kvcsa_status kvi_session_hide(kvcsa_session *s, uint64_t begin, uint64_t end, int hidden,
+                              kvcsa_error *err);
+/* Work of a layer; either may be NULL. */
+void         kvi_session_layer_work(const kvcsa_session *s, uint32_t layer, kvcsa_work *step,
+                                    kvcsa_work *total);
+/* Spans of the length; mass of the first cap of them. */
+size_t       kvi_session_get_mass(kvcsa_session *s, double *mass, size_t cap, int reset);
 /* Publishes what can be; tokens that can be found afterwards. */
 uint64_t     kvi_session_publish(kvcsa_session *s);
 
@@ -184,6 +210,10 @@ kvcsa_status kvi_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n
 /* For tests: the official code's rounding after every operator (KVI_OP_*), and a view of the
  * decisions (borrowed, may be NULL). */
 void kvi_session_set_reference(kvcsa_session *s, uint32_t op_flags, const kvi_tap *tap);
+/* For tests and benchmarks of long contexts: from now on chunks are not computed but filled. fill
+ * writes the entries of the slice's tokens, and window rows into s->page_parts if they are to be
+ * read; NULL = compute again. The session is private from then on. */
+void kvi_session_set_filler(kvcsa_session *s, kvi_session_fill_fn fill, void *user);
 /* For tests: layers from `cut` on run only the last window of a longer append; 0 = off. */
 void kvi_session_set_decoder_cut(kvcsa_session *s, uint32_t cut);
 

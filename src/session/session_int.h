@@ -109,6 +109,22 @@ int          kvi_session_is_writable(const kvcsa_session *s, const kvi_block *bl
 uint64_t     kvi_session_replay_rows(const kvcsa_session *s, uint64_t hit, uint32_t how);
 uint64_t     kvi_session_rows_to_replay(const kvcsa_session *s);
 
+/* ------------------------------------------------------------------ limits.c */
+
+/* Settings, or hidden spans, let it see less than the plan says: what it makes is approximate. */
+int          kvi_session_is_limited(const kvcsa_session *s);
+void         kvi_session_init_limits(kvcsa_session *s); /* from the settings */
+kvcsa_status kvi_session_copy_limits(kvcsa_session *to, const kvcsa_session *from,
+                                     kvcsa_error *err);
+/* Nothing is hidden or counted any more. */
+void         kvi_session_clear_limits(kvcsa_session *s);
+/* Room for the counts of a chunk up to position `end`. ERR_NOMEM. */
+kvcsa_status kvi_session_prepare_counts(kvcsa_session *s, uint64_t end, kvcsa_error *err);
+/* Summed over the layers of each KVCSA_LAYERS_*: [KVCSA_N_LAYER_GROUPS]. */
+void         kvi_session_group_work(const kvcsa_session *s, kvcsa_work *step, kvcsa_work *total);
+/* A new step: what the last one counted goes to those before. */
+void         kvi_session_begin_work(kvcsa_session *s);
+
 /* ------------------------------------------------------------------ one chunk: chunk.c */
 
 typedef struct kvi_chunk { /* of one session inside a step */

@@ -182,7 +182,8 @@ uint64_t kvi_session_window_tokens(const kvcsa_session *s)
 
 int kvi_session_is_exact(const kvcsa_session *s)
 {
-    return s->set.reuse != KVCSA_REUSE_BOUNDED && s->set.decoder_cut == 0;
+    return s->set.reuse != KVCSA_REUSE_BOUNDED && s->set.decoder_cut == 0 &&
+           !kvi_session_is_limited(s);
 }
 
 /* Rows that a query at `position` reads, and the raw row in front of it, are still there. */

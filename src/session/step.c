@@ -113,8 +113,13 @@ static kvcsa_status run_slices(step_run *r, size_t first, size_t n, kvcsa_error 
     const kvi_exec exec = exec_of(s);
     kvcsa_status   st;
 
-    if (s->cache_only)
+    if (s->cache_only) {
+        for (size_t i = 0; i < n; i++)
+            if (r->batch[first + i]->s->fill)
+                r->batch[first + i]->s->fill(r->batch[first + i]->s->fill_user,
+                                             r->batch[first + i]->s, &r->slices[first + i]);
         return KVCSA_OK;
+    }
     if (!s->net && (st = kvi_net_create(s->model, &s->allocator, &s->net, err)) != KVCSA_OK)
         return st;
     return kvi_net_run(s->net, &exec, r->slices + first, n, err);
@@ -240,6 +245,8 @@ kvcsa_status kvi_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n
         r.slots[i].entered =
             kvi_session_enter(sessions[i], &r.slots[i].res.error) == KVCSA_OK;
         r.slots[i].start_tokens = r.slots[i].entered ? sessions[i]->now.n_tokens : 0;
+        if (r.slots[i].entered)
+            kvi_session_begin_work(sessions[i]);
     }
     while (!out_of_time(&r) && run_round(&r))
         ;

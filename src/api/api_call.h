@@ -1,6 +1,6 @@
-/* What the public functions share. */
-#ifndef KVI_API_INT_H
-#define KVI_API_INT_H
+/* What public functions share, here and in measure/. */
+#ifndef KVI_API_CALL_H
+#define KVI_API_CALL_H
 
 #include "base/params.h"
 #include "base/status.h"
