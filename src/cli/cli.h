@@ -44,8 +44,10 @@ typedef struct cli_opt {
     void       *value;
 } cli_opt;
 
-/* Reads "-x V", "--name V", "--name=V" and exactly n_pos words. An unknown flag is refused with the
- * nearest known one as a hint. CLI_OK, or CLI_USAGE (a message was printed), or CLI_HELPED. */
+/* Reads "-x V", "--name V", "--name=V" and exactly n_pos words. An option named "" of kind
+ * CLI_TEXT, whose value is a const char *[argc] of NULL, takes any further words. An unknown flag
+ * is refused with the nearest known one as a hint. CLI_OK, or CLI_USAGE (a message was printed), or
+ * CLI_HELPED. */
 int cli_parse(const char *command, const cli_opt *opts, size_t n_opts, int argc, char **argv,
               const char **pos, size_t n_pos);
 
@@ -127,6 +129,49 @@ int32_t cli_on_progress(void *user, kvcsa_session *session, uint64_t n_done, uin
 void cli_catch_interrupt(void);
 int  cli_interrupted(void);
 
+/* ------------------------------------------------------------------ setting.c */
+
+/* A way to run a text, by name: for diff, needle and need. */
+typedef struct cli_setting {
+    char                *text;    /* as it was given */
+    kvcsa_model         *model;   /* of its own where the plan is another one; a reference */
+    kvcsa_session_params session;
+    kvcsa_setting        setting; /* points to the two above */
+    uint64_t             hidden[2 * CLI_MAX_LIST];
+} cli_setting;
+
+/* Parts joined with '+'; the grammar is in `kvcsa help diff`. base: the model at `path`, opened;
+ * pool: borrowed. The caller closes *out in every case. CLI_OK, CLI_USAGE or CLI_FAILED (a message
+ * was printed). `out` must not move afterwards. */
+int  cli_setting_open(const char *command, const char *text, const char *path, kvcsa_model *base,
+                      kvcsa_pool *pool, cli_setting *out);
+void cli_setting_close(cli_setting *s); /* accepts a zeroed one */
+
+/* Bytes that one more token takes in the cache under a setting, at a context of n tokens. */
+double cli_setting_rate(const cli_setting *s, uint64_t n_tokens);
+
+/* ------------------------------------------------------------------ plot.c */
+
+typedef struct cli_series {
+    const char   *label;
+    const double *x;
+    const double *y;
+    size_t        n;
+} cli_series;
+
+typedef struct cli_panel {
+    const char       *title, *x_label, *y_label;
+    const cli_series *series;
+    size_t            n_series;
+    int               log_y;   /* values <= 0 are drawn on the floor */
+    int               log_x;
+    int               points;  /* markers with their label beside them, no lines */
+} cli_panel;
+
+/* Panels below each other in one SVG file, readable on a white and on a dark page. CLI_OK, or
+ * CLI_FAILED (a message was printed). */
+int cli_plot(const char *path, const char *title, const cli_panel *panels, size_t n_panels);
+
 /* ------------------------------------------------------------------ commands */
 
 int cmd_run(int argc, char **argv);
@@ -134,6 +179,19 @@ int cmd_plan(int argc, char **argv);
 int cmd_tokenize(int argc, char **argv);
 int cmd_score(int argc, char **argv);
 int cmd_info(int argc, char **argv);
+int cmd_cost(int argc, char **argv);
+int cmd_diff(int argc, char **argv);
+int cmd_needle(int argc, char **argv);
+int cmd_need(int argc, char **argv);
+int cmd_synth(int argc, char **argv);
+
+/* Texts of `kvcsa help COMMAND` that stand beside their command. */
+extern const char cli_help_plan[];
+extern const char cli_help_cost[];
+extern const char cli_help_diff[];
+extern const char cli_help_needle[];
+extern const char cli_help_need[];
+extern const char cli_help_synth[];
 
 const char *cli_help_text(const char *command); /* NULL = no such command; command NULL =
                                                  * overview */

@@ -1,13 +1,47 @@
 /* kvcsa plan: the cache plan as a table, and what it costs. */
-#include "cli.h"
+#include "plan_arg_int.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+const char cli_help_plan[] =
+    "kvcsa plan (MODEL | config.json) [-n TOKENS] [--json]\n"
+    "kvcsa plan A B ... --compare [-n TOKENS] [--devices T] [--users U] [--json]\n"
+    "\n"
+    "What every layer keeps and reads, and what a sequence of TOKENS (4096) costs. Weights are\n"
+    "not needed: the config.json of a model that does not fit your disk will do, and of many\n"
+    "families that this version cannot run (docs/formats.md lists them).\n"
+    "\n"
+    "  rate      bytes of cache that each further token costs\n"
+    "  const     bytes per sequence that do not grow: windows of raw rows, states of linear\n"
+    "            attention\n"
+    "  resident  const, and whole blocks for TOKENS\n"
+    "  read      bytes that one decode step fetches from the cache\n"
+    "  persist   bytes to keep so that the sequence can be taken up again\n"
+    "\n"
+    "What stands behind an @ changes the plan, here and in `kvcsa cost`: KEY=VALUE,... or a JSON\n"
+    "object. docs/formats.md \"Plan overrides\" has the keys.\n"
+    "\n"
+    "  --compare    models side by side: rate = entry x sequence x layers (bytes of an entry\n"
+    "               and its index key, entries per token, layers that own entries), const,\n"
+    "               the ratio of rates to the first, and the figures at TOKENS\n"
+    "  --devices T  with --compare: what the fullest of T devices (4) holds when attention heads\n"
+    "               are spread over them (TP), and when whole sequences are (DP)\n"
+    "  --users U    for so many sequences of TOKENS (T)\n"
+    "\n"
+    "Examples:\n"
+    "  kvcsa plan examples/models/tiny\n"
+    "  kvcsa plan config.json -n 1000000 --json\n"
+    "  kvcsa plan config.json config.json@entry_format=bf16 --compare -n 131072\n";
+
 typedef struct options {
-    const char *model;
-    uint64_t    n;
-    int         json;
+    const char **words; /* NULL behind the last one */
+    size_t       n_words;
+    uint64_t     n;
+    uint64_t     users;
+    uint32_t     devices;
+    int          compare;
+    int          json;
 } options;
 
 static const char *select_name(int32_t select)
@@ -21,6 +55,8 @@ static const char *select_name(int32_t select)
         return "reindex";
     case KVCSA_SELECT_INHERITED:
         return "inherited";
+    case KVCSA_SELECT_ALL:
+        return "all";
     default:
         return "?";
     }
@@ -35,6 +71,36 @@ static const char *candidates_name(int32_t candidates)
         return "source";
     case KVCSA_CANDIDATES_CONSUMER:
         return "consumer";
+    default:
+        return "?";
+    }
+}
+
+static const char *value_name(uint32_t kind)
+{
+    switch (kind) {
+    case KVCSA_VALUE_ALIAS:
+        return "alias";
+    case KVCSA_VALUE_OWN:
+        return "own";
+    case KVCSA_VALUE_PREFIX:
+        return "prefix";
+    default:
+        return "?";
+    }
+}
+
+static const char *pooling_name(uint32_t kind)
+{
+    switch (kind) {
+    case KVCSA_POOLING_NONE:
+        return "none";
+    case KVCSA_POOLING_GATED:
+        return "gated";
+    case KVCSA_POOLING_OVERLAP:
+        return "overlap";
+    case KVCSA_POOLING_WIDE:
+        return "wide";
     default:
         return "?";
     }
@@ -70,69 +136,139 @@ static const char *owner(char *buf, int32_t owner_layer, int32_t layer)
     return buf;
 }
 
-static const char *pool_cell(char *buf, const kvcsa_plan_row *r)
+/* ------------------------------------------------------------------ table */
+
+enum { COL_LAYERS, COL_RATIO, COL_OWNER, COL_SELECT, COL_POOL, COL_ENTRY, COL_INDEX, COL_WINDOW,
+       COL_STATE, N_COLS };
+
+typedef char cells[N_COLS][2 * CLI_NUM];
+
+static const char *const heads[N_COLS] = {"layers", "ratio", "entries",   "selection", "candidates",
+                                          "entry",  "index key", "window", "state"};
+
+static void selection_cell(char *buf, size_t size, const kvcsa_plan_row *r)
 {
-    if (r->candidates == KVCSA_CANDIDATES_NONE)
-        return "-";
-    snprintf(buf, CLI_NUM, "%s %ux%u", r->candidates == KVCSA_CANDIDATES_SOURCE ? "makes" : "in",
-             r->candidate_blocks, r->candidate_block_entries);
-    return buf;
+    char from[CLI_NUM];
+
+    if (r->select == KVCSA_SELECT_ALL)
+        snprintf(buf, size, "all");
+    else if (r->select != KVCSA_SELECT_NONE)
+        snprintf(buf, size, "%s, %u", owner(from, r->select_owner, r->layer), r->select_entries);
 }
 
-static void print_line(const kvcsa_plan_row *r, int32_t first)
+static void candidates_cell(char *buf, size_t size, const kvcsa_plan_row *r)
 {
-    char layers[CLI_NUM];
-    char a[CLI_NUM];
-    char b[CLI_NUM];
-    char c[CLI_NUM];
-    char ratio[CLI_NUM] = "-";
-    char sel[2 * CLI_NUM] = "-";
-    char entry[CLI_NUM] = "-";
-    char index[CLI_NUM] = "-";
-    char window[CLI_NUM] = "-";
+    if (r->candidates != KVCSA_CANDIDATES_NONE)
+        snprintf(buf, size, "%s %ux%u", r->candidates == KVCSA_CANDIDATES_SOURCE ? "makes" : "in",
+                 r->candidate_blocks, r->candidate_block_entries);
+}
 
-    if (first == r->layer)
-        snprintf(layers, sizeof layers, "%d", r->layer);
+/* Channels of a key, of a key and a value that stands beside it, or of so many heads of both. */
+static void entry_cell(char *buf, size_t size, const kvcsa_plan_row *r)
+{
+    char channels[CLI_NUM];
+
+    if (!r->entry_bytes)
+        return;
+    if (r->value_kind == KVCSA_VALUE_OWN)
+        snprintf(channels, sizeof channels, "%u+%u", r->entry_width, r->value_width);
     else
-        snprintf(layers, sizeof layers, "%d-%d", first, r->layer);
-    if (r->ratio)
-        snprintf(ratio, sizeof ratio, "%u", r->ratio);
-    if (r->select != KVCSA_SELECT_NONE)
-        snprintf(sel, sizeof sel, "%s, %u", owner(b, r->select_owner, r->layer), r->select_entries);
-    if (r->entry_bytes)
-        snprintf(entry, sizeof entry, "%u ch %u B", r->entry_width, r->entry_bytes);
-    if (r->index_bytes)
-        snprintf(index, sizeof index, "%u ch %u B", r->index_width, r->index_bytes);
-    if (r->window_tokens)
-        snprintf(window, sizeof window, "%u x %u B", r->window_tokens, r->window_bytes);
-    printf("%-8s %-5s %-8s %-11s %-15s %-14s %-13s %s\n", layers, ratio,
-           owner(a, r->kv_owner, r->layer), sel, pool_cell(c, r), entry, index, window);
+        snprintf(channels, sizeof channels, "%u", r->entry_width);
+    if (r->kv_heads > 1)
+        snprintf(buf, size, "%u x %s ch %u B", r->kv_heads, channels, r->entry_bytes);
+    else
+        snprintf(buf, size, "%s ch %u B", channels, r->entry_bytes);
 }
 
-static int print_table(const kvcsa_model *model, const kvcsa_model_info *info)
+static void fill_cells(cells c, const kvcsa_plan_row *r, int32_t first)
+{
+    const size_t size = sizeof c[0];
+    char         from[CLI_NUM];
+
+    for (size_t k = 0; k < N_COLS; k++)
+        snprintf(c[k], size, "-");
+    if (first == r->layer)
+        snprintf(c[COL_LAYERS], size, "%d", r->layer);
+    else
+        snprintf(c[COL_LAYERS], size, "%d-%d", first, r->layer);
+    if (r->ratio)
+        snprintf(c[COL_RATIO], size, "%u", r->ratio);
+    snprintf(c[COL_OWNER], size, "%s", owner(from, r->kv_owner, r->layer));
+    selection_cell(c[COL_SELECT], size, r);
+    candidates_cell(c[COL_POOL], size, r);
+    entry_cell(c[COL_ENTRY], size, r);
+    if (r->index_bytes)
+        snprintf(c[COL_INDEX], size, "%u ch %u B", r->index_width, r->index_bytes);
+    if (r->window_tokens)
+        snprintf(c[COL_WINDOW], size, "%u x %u B", r->window_tokens, r->window_bytes);
+    if (r->state_bytes)
+        snprintf(c[COL_STATE], size, "%llu B", (unsigned long long)r->state_bytes);
+}
+
+/* Columns widen to what stands in them; the last one is there only if a layer has a state. */
+typedef struct table {
+    int width[N_COLS];
+    int has_state;
+    int measuring;
+} table;
+
+static void take_line(table *t, cells c)
+{
+    const size_t n = t->has_state ? N_COLS : N_COLS - 1;
+
+    for (size_t k = 0; k < N_COLS && t->measuring; k++)
+        if ((int)strlen(c[k]) > t->width[k])
+            t->width[k] = (int)strlen(c[k]);
+    for (size_t k = 0; k < n && !t->measuring; k++)
+        printf("%-*s%s", k + 1 < n ? t->width[k] + 1 : 0, c[k], k + 1 < n ? "" : "\n");
+}
+
+/* All lines, measured or printed. */
+static int walk(const kvcsa_model *model, const kvcsa_model_info *info, table *t)
 {
     kvcsa_plan_row row;
     kvcsa_plan_row next;
+    cells          c;
     int32_t        first = 0;
 
-    printf("%-8s %-5s %-8s %-11s %-15s %-14s %-13s %s\n", "layers", "ratio", "entries", "selection",
-           "candidates", "entry", "index key", "window");
     if (info->n_layers == 0 || read_row(model, 0, &row) != CLI_OK)
         return CLI_FAILED;
     for (uint32_t l = 1; l < info->n_layers; l++) {
         if (read_row(model, l, &next) != CLI_OK)
             return CLI_FAILED;
+        t->has_state |= row.state_bytes != 0;
         if (!same_line(&row, &next)) {
-            print_line(&row, first);
+            fill_cells(c, &row, first);
+            take_line(t, c);
             first = next.layer;
         }
         row = next;
     }
-    print_line(&row, first);
+    t->has_state |= row.state_bytes != 0;
+    fill_cells(c, &row, first);
+    take_line(t, c);
+    return CLI_OK;
+}
+
+static int print_table(const kvcsa_model *model, const kvcsa_model_info *info)
+{
+    table t = {{8, 5, 8, 11, 15, 14, 13, 12, 0}, 0, 1};
+    cells c;
+
+    for (size_t k = 0; k < N_COLS; k++)
+        snprintf(c[k], sizeof c[k], "%s", heads[k]);
+    if (walk(model, info, &t) != CLI_OK)
+        return CLI_FAILED;
+    t.measuring = 0;
+    take_line(&t, c);
+    if (walk(model, info, &t) != CLI_OK)
+        return CLI_FAILED;
     printf("\nratio: tokens per entry. entries, selection: made here (own) or read from a layer.\n"
            "entry, index key: one cached row, where the layer makes any.\n");
     return CLI_OK;
 }
+
+/* ------------------------------------------------------------------ JSON */
 
 static json_t *row_json(const kvcsa_plan_row *r)
 {
@@ -153,6 +289,9 @@ static json_t *row_json(const kvcsa_plan_row *r)
         {"window_tokens", r->window_tokens},
         {"window_bytes", r->window_bytes},
         {"pending_bytes", r->pending_bytes},
+        {"kv_heads", r->kv_heads},
+        {"value_width", r->value_width},
+        {"state_heads", r->state_heads},
     };
 
     json_object_set_new(j, "layer", json_integer(r->layer));
@@ -163,6 +302,12 @@ static json_t *row_json(const kvcsa_plan_row *r)
     json_object_set_new(j, "entry_format", json_string(cli_format_name(r->entry_format)));
     json_object_set_new(j, "index_format", json_string(cli_format_name(r->index_format)));
     json_object_set_new(j, "window_format", json_string(cli_format_name(r->window_format)));
+    json_object_set_new(j, "index_owner", json_integer(r->index_owner));
+    json_object_set_new(j, "value", json_string(value_name(r->value_kind)));
+    json_object_set_new(j, "value_format", json_string(cli_format_name(r->value_format)));
+    json_object_set_new(j, "pooling", json_string(pooling_name(r->pool_kind)));
+    json_object_set_new(j, "state_bytes", json_integer((json_int_t)r->state_bytes));
+    json_object_set_new(j, "cost_only", json_boolean(r->cost_only));
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         json_object_set_new(j, numbers[i].key, json_integer(numbers[i].v));
     return j;
@@ -178,6 +323,10 @@ static int print_json(const kvcsa_model *model, const kvcsa_model_info *info,
     cli_json_cost(root, cost);
     json_object_set_new(root, "max_context_tokens",
                         json_integer((json_int_t)info->max_context_tokens));
+    json_object_set_new(
+        root, "architecture",
+        cli_json_text(info->architecture, strlen(info->architecture)));
+    json_object_set_new(root, "cost_only", json_boolean(info->cost_only));
     json_object_set_new(root, "layers", layers);
     for (uint32_t l = 0; l < info->n_layers; l++) {
         if (read_row(model, l, &row) != CLI_OK) {
@@ -189,37 +338,83 @@ static int print_json(const kvcsa_model *model, const kvcsa_model_info *info,
     return cli_json_print(root);
 }
 
+/* ------------------------------------------------------------------ all of it */
+
+static int print_text(const cli_plan *plan, const kvcsa_cost *cost)
+{
+    char a[CLI_NUM];
+
+    printf("%s, context limit %s tokens%s\n\n", plan->info.architecture,
+           cli_num(a, plan->info.max_context_tokens),
+           plan->info.cost_only ? "; cost only, this version does not run it" : "");
+    if (print_table(plan->model, &plan->info) != CLI_OK)
+        return CLI_FAILED;
+    putchar('\n');
+    cli_print_cost(stdout, cost);
+    printf("\nrate = %.10g B of an entry x %.10g entries per token x %u layers that own any\n",
+           cost->entry_bytes, cost->sequence_factor, cost->n_kv_layers);
+    return cli_finish_stdout();
+}
+
+static int show_plan(const options *o)
+{
+    cli_plan    plan;
+    kvcsa_cost  cost = {.struct_size = sizeof cost};
+    uint64_t    n = o->n;
+    kvcsa_error err;
+    int         rc = cli_plan_open("plan", o->words[0], &plan);
+
+    if (rc != CLI_OK)
+        return rc;
+    if (n == UINT64_MAX)
+        n = plan.info.max_context_tokens < 4096 ? plan.info.max_context_tokens : 4096;
+    if (kvcsa_model_cost(plan.model, n, &cost, &err) != KVCSA_OK)
+        rc = cli_fail("cost", &err);
+    else if (o->json)
+        rc = print_json(plan.model, &plan.info, &cost);
+    else
+        rc = print_text(&plan, &cost);
+    kvcsa_model_release(&plan.model);
+    return rc;
+}
+
+static int check_and_run(options *o)
+{
+    const cli_compare c = {
+        o->words, o->n_words, o->n, o->users, o->devices ? o->devices : 4, o->json};
+
+    if (o->n_words == 0)
+        return cli_usage("plan", "which model? Name its directory");
+    if (o->compare)
+        return cli_compare_plans(&c);
+    if (o->n_words > 1)
+        return cli_usage("plan", "\"%s\" is one word too many without --compare", o->words[1]);
+    if (o->devices || o->users)
+        return cli_usage("plan", "%s belongs to --compare", o->devices ? "--devices" : "--users");
+    return show_plan(o);
+}
+
 int cmd_plan(int argc, char **argv)
 {
-    options       o = {0};
-    const cli_opt opts[] = {
-        {"-n", CLI_U64, &o.n}, {"--tokens", CLI_U64, &o.n}, {"--json", CLI_FLAG, &o.json}};
-    kvcsa_model     *model = NULL;
-    kvcsa_model_info info;
-    kvcsa_cost       cost = {.struct_size = sizeof cost};
-    kvcsa_error      err;
-    char             a[CLI_NUM];
-    int              rc;
+    options       o = {.words = calloc((size_t)argc + 1, sizeof *o.words), .n = UINT64_MAX};
+    const cli_opt opts[] = {{"", CLI_TEXT, o.words},
+                            {"-n", CLI_U64, &o.n},
+                            {"--tokens", CLI_U64, &o.n},
+                            {"--compare", CLI_FLAG, &o.compare},
+                            {"--devices", CLI_U32, &o.devices},
+                            {"--users", CLI_U64, &o.users},
+                            {"--json", CLI_FLAG, &o.json}};
+    int           rc;
 
-    o.n = UINT64_MAX; /* not given */
-    rc = cli_parse("plan", opts, sizeof opts / sizeof *opts, argc, argv, &o.model, 1);
-    if (rc != CLI_OK || (rc = cli_open(o.model, KVCSA_MODEL_PLAN_ONLY, &model, &info)) != CLI_OK)
-        return rc;
-    if (o.n == UINT64_MAX)
-        o.n = info.max_context_tokens < 4096 ? info.max_context_tokens : 4096;
-    if (kvcsa_model_cost(model, o.n, &cost, &err) != KVCSA_OK) {
-        rc = cli_fail("cost", &err);
-    } else if (o.json) {
-        rc = print_json(model, &info, &cost);
-    } else {
-        printf("%s, context limit %s tokens\n\n", info.architecture,
-               cli_num(a, info.max_context_tokens));
-        if ((rc = print_table(model, &info)) == CLI_OK) {
-            putchar('\n');
-            cli_print_cost(stdout, &cost);
-            rc = cli_finish_stdout();
-        }
+    if (!o.words) {
+        fprintf(stderr, "kvcsa: out of memory\n");
+        return CLI_FAILED;
     }
-    kvcsa_model_release(&model);
+    rc = cli_parse("plan", opts, sizeof opts / sizeof *opts, argc, argv, NULL, 0);
+    while (o.words[o.n_words])
+        o.n_words++;
+    if (rc == CLI_OK)
+        rc = check_and_run(&o);
+    free(o.words);
     return rc;
 }

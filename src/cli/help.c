@@ -7,9 +7,17 @@ static const char overview[] =
     "\n"
     "  kvcsa run MODEL -p TEXT      continue a text, and say what the cache costs\n"
     "  kvcsa plan MODEL             what each layer keeps and reads, from config.json alone\n"
+    "  kvcsa plan A B --compare     models side by side\n"
     "  kvcsa tokenize MODEL -p TEXT text to tokens\n"
     "  kvcsa score MODEL -f FILE    bits per byte of a text\n"
     "  kvcsa info MODEL             what is in a checkpoint\n"
+    "\n"
+    "  kvcsa cost MODEL             what devices hold, read and write for many users, in money\n"
+    "  kvcsa diff MODEL -f FILE     what a saving does to the answers\n"
+    "  kvcsa needle MODEL ITEMS     which facts are still found\n"
+    "  kvcsa need MODEL ITEMS       how much of the cache the answers need\n"
+    "  kvcsa synth CONFIG DIR       write a checkpoint of random weights\n"
+    "\n"
     "  kvcsa version                version of the library\n"
     "  kvcsa help COMMAND           more about one of them\n"
     "\n"
@@ -56,22 +64,6 @@ static const char run[] =
     "\n"
     "Ctrl-C stops cleanly and still prints the figures; the exit code is then 1.\n";
 
-static const char plan[] =
-    "kvcsa plan (MODEL | config.json) [-n TOKENS] [--json]\n"
-    "\n"
-    "What every layer keeps and reads, and what a sequence of TOKENS (4096) costs. Weights are\n"
-    "not needed: the config.json of a model that does not fit your disk will do.\n"
-    "\n"
-    "  rate      bytes of cache that each further token costs\n"
-    "  const     bytes per sequence that do not grow: the window of raw rows\n"
-    "  resident  const, and whole blocks for TOKENS\n"
-    "  read      bytes that one decode step fetches from the cache\n"
-    "  persist   bytes to keep so that the sequence can be taken up again\n"
-    "\n"
-    "Examples:\n"
-    "  kvcsa plan examples/models/tiny\n"
-    "  kvcsa plan config.json -n 1000000 --json\n";
-
 static const char tokenize[] =
     "kvcsa tokenize MODEL (-p TEXT | -f FILE) [--special] [--ids | --json]\n"
     "\n"
@@ -114,8 +106,10 @@ const char *cli_help_text(const char *command)
     static const struct {
         const char *name, *text;
     } all[] = {
-        {"run", run},   {"plan", plan},       {"tokenize", tokenize}, {"score", score},
-        {"info", info}, {"version", version}, {"help", help},
+        {"run", run},           {"plan", cli_help_plan}, {"tokenize", tokenize},
+        {"score", score},       {"info", info},          {"cost", cli_help_cost},
+        {"diff", cli_help_diff}, {"needle", cli_help_needle}, {"need", cli_help_need},
+        {"synth", cli_help_synth}, {"version", version}, {"help", help},
     };
 
     if (!command)

@@ -29,10 +29,11 @@ int main(int argc, char **argv)
         const char *name;
         int (*run)(int, char **);
     } all[] = {
-        {"run", cmd_run},           {"plan", cmd_plan},   {"tokenize", cmd_tokenize},
-        {"score", cmd_score},       {"info", cmd_info},   {"help", cmd_help},
-        {"version", cmd_version},   {"--help", cmd_help}, {"-h", cmd_help},
-        {"--version", cmd_version},
+        {"run", cmd_run},       {"plan", cmd_plan},       {"tokenize", cmd_tokenize},
+        {"score", cmd_score},   {"info", cmd_info},       {"cost", cmd_cost},
+        {"diff", cmd_diff},     {"needle", cmd_needle},   {"need", cmd_need},
+        {"synth", cmd_synth},   {"help", cmd_help},       {"version", cmd_version},
+        {"--help", cmd_help},   {"-h", cmd_help},         {"--version", cmd_version},
     };
     const char *names[sizeof all / sizeof *all];
     const char *near;
@@ -49,7 +50,7 @@ int main(int argc, char **argv)
         rc = all[i].run(argc - 2, argv + 2);
         return rc == CLI_HELPED ? cli_finish_stdout() : rc;
     }
-    near = cli_nearest(argv[1], names, 7);
+    near = cli_nearest(argv[1], names, 12);
     fprintf(stderr, "kvcsa: there is no command \"%s\"%s%s%s\nSee: kvcsa help\n", argv[1],
             near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return CLI_USAGE;

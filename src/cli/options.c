@@ -132,7 +132,7 @@ static int unknown(const char *command, const char *word, const cli_opt *opts, s
     size_t      n = 0;
 
     for (size_t i = 0; i < n_opts && n < 32; i++)
-        if (opts[i].name[1] == '-') /* one letter is near to every other letter */
+        if (strncmp(opts[i].name, "--", 2) == 0) /* one letter is near to every other letter */
             names[n++] = opts[i].name;
     near = cli_nearest(word, names, n);
     if (near)
@@ -166,6 +166,23 @@ static int take_option(const char *command, const cli_opt *opts, size_t n_opts, 
     return unknown(command, word, opts, n_opts);
 }
 
+/* A word behind the first n_pos. A command that takes any number of them has an option without a
+ * name, whose value is an array [argc] of NULL: the word goes to its first free place. */
+static int take_word(const char *command, const cli_opt *opts, size_t n_opts, const char *word)
+{
+    for (size_t k = 0; k < n_opts; k++) {
+        const char **words = opts[k].value;
+
+        if (*opts[k].name)
+            continue;
+        while (*words)
+            words++;
+        *words = word;
+        return CLI_OK;
+    }
+    return cli_usage(command, "\"%s\" is one word too many", word);
+}
+
 int cli_parse(const char *command, const cli_opt *opts, size_t n_opts, int argc, char **argv,
               const char **pos, size_t n_pos)
 {
@@ -183,12 +200,15 @@ int cli_parse(const char *command, const cli_opt *opts, size_t n_opts, int argc,
             if ((rc = take_option(command, opts, n_opts, argc, argv, &i)) != CLI_OK)
                 return rc;
         } else if (n == n_pos) {
-            return cli_usage(command, "\"%s\" is one word too many", argv[i]);
+            if ((rc = take_word(command, opts, n_opts, argv[i])) != CLI_OK)
+                return rc;
         } else {
             pos[n++] = argv[i];
         }
     }
-    if (n < n_pos)
+    if (n_pos && n == 0)
         return cli_usage(command, "which model? Name its directory");
+    if (n < n_pos)
+        return cli_usage(command, "a word is missing behind \"%s\"", pos[n - 1]);
     return CLI_OK;
 }

@@ -75,7 +75,7 @@ const char *cli_format_name(uint32_t format)
     case KVCSA_FORMAT_FP8_E8M0_G32:
         return "fp8-e8m0-g32";
     default:
-        return "?";
+        return kvcsa_format_name(format);
     }
 }
 
@@ -106,7 +106,7 @@ static void set_uint(json_t *to, const char *key, uint64_t v)
 void cli_json_cost(json_t *to, const kvcsa_cost *c)
 {
     set_uint(to, "n_tokens", c->n_tokens);
-    json_object_set_new(to, "rate", cli_json_rate((double)c->rate_bytes_per_token));
+    json_object_set_new(to, "rate", cli_json_rate(c->rate));
     set_uint(to, "const", c->const_bytes);
     set_uint(to, "resident", c->resident_bytes);
     set_uint(to, "read", c->read_bytes);
@@ -116,6 +116,13 @@ void cli_json_cost(json_t *to, const kvcsa_cost *c)
     set_uint(to, "block_bytes", c->block_bytes);
     set_uint(to, "index_part_bytes", c->index_part_bytes);
     set_uint(to, "main_part_bytes", c->main_part_bytes);
+    set_uint(to, "kv_layers", c->n_kv_layers);
+    json_object_set_new(to, "entry_bytes", cli_json_rate(c->entry_bytes));
+    json_object_set_new(to, "sequence_factor", cli_json_rate(c->sequence_factor));
+    json_object_set_new(to, "written", cli_json_rate(c->written_bytes));
+    set_uint(to, "state", c->state_bytes);
+    set_uint(to, "index_read", c->index_read_bytes);
+    set_uint(to, "window_read", c->window_read_bytes);
 }
 
 int cli_json_print(json_t *root)
@@ -136,7 +143,7 @@ void cli_print_cost(FILE *to, const kvcsa_cost *c)
 
     cli_num(n, c->n_tokens);
     fprintf(to, "  rate      %12.10g B   per token, in blocks of %u tokens (%s B)\n",
-            (double)c->rate_bytes_per_token, c->block_tokens, cli_num(a, c->block_bytes));
+            c->rate, c->block_tokens, cli_num(a, c->block_bytes));
     fprintf(to, "  const     %12s B   per sequence, whatever its length\n",
             cli_num(a, c->const_bytes));
     fprintf(to, "  resident  %12s B   in memory at %s tokens\n", cli_num(a, c->resident_bytes), n);

@@ -10,7 +10,7 @@ typedef struct kvi_select_limits {
     uint32_t       candidate_blocks;
     int            window_only;      /* 1 = nothing is selected */
     uint32_t       span_tokens;
-    const uint8_t *hidden;           /* u8 [n_hidden]: 1 = entries of the span's tokens are hidden */
+    const uint8_t *hidden;           /* u8 [n_hidden]: 1 = entries of the span are hidden */
     size_t         n_hidden;
     int            rest_hidden;      /* of the spans behind them */
 } kvi_select_limits;

@@ -105,6 +105,7 @@ kvcsa_status kvi_session_hide(kvcsa_session *s, uint64_t begin, uint64_t end, in
 kvcsa_status kvi_session_prepare_counts(kvcsa_session *s, uint64_t end, kvcsa_error *err)
 {
     const size_t n_layers = s->model->plan.n_layers;
+    const size_t n_held = kvi_div_up(s->now.n_tokens, s->limits.span_tokens);
     const size_t n_spans = kvi_div_up(end, s->limits.span_tokens);
     const size_t had = s->mass.cap;
 
@@ -113,6 +114,10 @@ kvcsa_status kvi_session_prepare_counts(kvcsa_session *s, uint64_t end, kvcsa_er
         return kvi_fail(err, KVCSA_ERR_NOMEM, "counts of %zu layers", n_layers);
     if (!(s->set.flags & KVCSA_SESSION_TRACK_MASS))
         return KVCSA_OK;
+    if (s->n_mass > n_held) { /* of tokens that are no more, or of a chunk that came to nothing */
+        memset((double *)s->mass.data + n_held, 0, (s->n_mass - n_held) * sizeof(double));
+        s->n_mass = n_held;
+    }
     if (!kvi_buf_reserve(&s->allocator, &s->mass, sizeof(double), s->n_mass, n_spans))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "attention of %zu spans", n_spans);
     if (s->mass.cap > had)
