@@ -208,7 +208,7 @@ typedef struct kvcsa_model_info {
     uint32_t cost_only;         /* 1 = this version has the plan of this family and computes its
                                  * cost, and has no network for it */
     uint32_t span_tokens;       /* what kvcsa_session_hide and _get_mass count in: 8 x the largest
-                                 * ratio that has an index */
+                                 * ratio that has an index; 0 = none has */
     uint32_t reserved;
 } kvcsa_model_info;
 
@@ -294,7 +294,8 @@ typedef struct kvcsa_cost {     /* the five figures, see docs/architecture.md */
     uint64_t const_bytes;       /* per sequence, does not grow: full windows, and states of linear
                                  * attention */
     uint64_t resident_bytes;    /* window rows of n_tokens, states, and whole blocks */
-    uint64_t read_bytes;        /* fetched from the cache by one decode step at n_tokens */
+    uint64_t read_bytes;        /* fetched from the cache by one decode step at n_tokens, at most:
+                                 * see kvcsa_work for what a step did */
     uint64_t persist_bytes;     /* kept off-device to resume at n_tokens without recomputing
                                  * entries (the window is replayed) */
     uint64_t pending_bytes;     /* at most, at lengths that end inside an entry */
@@ -620,7 +621,8 @@ enum {
 enum { /* kvcsa_session_params.flags */
     KVCSA_SESSION_PRIVATE = 1u,     /* blocks are not published for other sessions */
     KVCSA_SESSION_WINDOW_ONLY = 2u, /* no entry is selected: every layer reads its window alone;
-                                     * approximate. Likewise below since 0.3 */
+                                     * approximate, so known prefixes are not used. Likewise below
+                                     * since 0.3 */
     KVCSA_SESSION_TRACK_MASS = 4u   /* count what each span of tokens contributes to attention, for
                                      * kvcsa_session_get_mass; does not change results */
 };
@@ -645,7 +647,8 @@ typedef struct kvcsa_session_params {
                                    * a hit there needs no replay; 0 = none. Costs one window a
                                    * copy */
     uint32_t select_entries;      /* fewer entries are selected than the plan says; 0 = the plan's.
-                                   * Approximate; likewise below. Since 0.3 */
+                                   * Approximate, so known prefixes are not used; likewise below.
+                                   * Since 0.3 */
     uint32_t candidate_blocks;    /* fewer candidate blocks; 0 = the plan's */
 } kvcsa_session_params;
 
@@ -875,9 +878,10 @@ KVCSA_API kvcsa_status kvcsa_session_layer_work(kvcsa_session *session, uint32_t
 
 /**
  * Hide the entries of tokens [begin, end) from selection, or show them again: rows computed from
- * now on read them no more, as if they had been dropped from the cache. Windows stay. Entries
- * made while something is hidden are approximate, and private to the session. A fork hides what the
- * session hides; a snapshot does not record it.
+ * now on read them no more, as if they had been dropped from the cache. Windows stay, and so do
+ * logits that are there. Entries made while something is hidden are approximate, and private to the
+ * session, and known prefixes are not used. A fork hides what the session hides; a snapshot does
+ * not record it.
  *
  * @param begin, end  multiples of kvcsa_model_info.span_tokens; they may lie beyond the length. end
  *                    = UINT64_MAX: all from begin on (a multiple of span_tokens too).
@@ -890,8 +894,9 @@ KVCSA_API kvcsa_status kvcsa_session_hide(kvcsa_session *session, uint64_t begin
 
 /**
  * Attention that entries of each span of span_tokens tokens received: probabilities, summed over
- * heads, layers and rows computed since creation or the last reset (a fork begins at zero). What a
- * row's window and sink received is not in it.
+ * heads, layers and rows computed since creation, a load or the last reset (a fork begins at zero).
+ * It belongs to positions: rows that were replayed, cancelled or rewound stay counted. What a row's
+ * window and sink received is not in it.
  *
  * @param mass     f64 [cap], may be NULL when cap is 0.
  * @param n_spans  spans of the session's length, also when it is more than cap.
@@ -1074,7 +1079,8 @@ enum { /* kvcsa_snapshot_params.flags */
     KVCSA_SNAPSHOT_WINDOW = 1u,       /* save: window rows too, so that a load needs no replay. An
                                        * exact session takes no approximate ones if its entries are
                                        * exact: it rebuilds them */
-    KVCSA_SNAPSHOT_LOGITS = 2u,       /* save: last logits too, if the session has them */
+    KVCSA_SNAPSHOT_LOGITS = 2u,       /* save: last logits too, if the session has them; approximate
+                                       * ones beside exact entries are not */
     KVCSA_SNAPSHOT_ANY_MODEL = 4u,    /* load: another model of the same geometry; the blocks stay
                                        * private to the session */
     KVCSA_SNAPSHOT_ANY_NUMERICS = 8u, /* load: computed with another numerics id; likewise */

@@ -81,7 +81,7 @@ kvcsa_status kvcsa_model_get_info(const kvcsa_model *model, kvcsa_model_info *in
     i.n_experts = model->config.n_experts;
     i.n_experts_per_token = model->config.n_experts_per_token;
     i.n_moe_layers = model->config.n_moe_layers;
-    i.span_tokens = kvi_plan_span_tokens(&model->plan);
+    i.span_tokens = kvi_plan_has_index(&model->plan) ? kvi_plan_span_tokens(&model->plan) : 0;
     for (uint32_t l = 0; l < model->plan.n_layers; l++)
         i.cost_only |= model->plan.rows[l].cost_only;
     return KVI_EXPORT_GROWN(i, expert_bytes, info, "kvcsa_model_info", err);

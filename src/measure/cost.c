@@ -311,6 +311,7 @@ kvcsa_status kvcsa_model_resume_cost(const kvcsa_model *model, const kvcsa_resum
     kvcsa_resume_params p = default_resume;
     kvcsa_resume_cost   c = {.struct_size = sizeof c};
     kvcsa_cost          whole = {0};
+    double              taken; /* seconds of load and replay */
     double              saved; /* seconds of computing that a load makes unnecessary */
     kvcsa_status        st;
 
@@ -332,8 +333,9 @@ kvcsa_status kvcsa_model_resume_cost(const kvcsa_model *model, const kvcsa_resum
     if (!isfinite(c.load_seconds) || !isfinite(c.recompute_seconds))
         return kvi_fail(err, KVCSA_ERR_LIMIT, "a time is too long for a double: %g and %g s",
                         c.load_seconds, c.recompute_seconds);
+    taken = c.load_seconds + c.replay_seconds;
     if (p.n_tokens) /* of nothing, neither way takes time: 0 */
-        c.ratio = c.recompute_seconds / (c.load_seconds + c.replay_seconds);
+        c.ratio = taken > 0 ? c.recompute_seconds / taken : INFINITY;
     saved = c.recompute_seconds - c.replay_seconds;
     c.break_even_bytes_per_second = saved > 0 ? (double)c.n_bytes / saved : INFINITY;
     if (p.tier_bytes > 0)

@@ -41,6 +41,14 @@ uint32_t kvi_plan_max_ratio(const kvi_plan *plan)
     return ratio;
 }
 
+int kvi_plan_has_index(const kvi_plan *plan)
+{
+    for (uint32_t l = 0; l < plan->n_layers; l++)
+        if (kvi_plan_owns(plan, l) && plan->rows[l].index_bytes)
+            return 1;
+    return 0;
+}
+
 uint32_t kvi_plan_span_tokens(const kvi_plan *plan)
 {
     uint32_t ratio = 0;

@@ -81,6 +81,8 @@ uint32_t kvi_format_value_bytes(uint32_t format, uint32_t width);
 /* Largest ratio of an owner, at least 1; and of an owner with index keys. block_tokens must be a
  * multiple of every ratio and of kvi_plan_span_tokens. */
 uint32_t kvi_plan_max_ratio(const kvi_plan *plan);
+/* An owner has index keys. */
+int      kvi_plan_has_index(const kvi_plan *plan);
 /* 8 x the largest ratio of an owner with index keys; without one, the largest ratio, or 8 if that
  * is more. Tokens in whole groups of keys: what sessions hide and count attention by. */
 uint32_t kvi_plan_span_tokens(const kvi_plan *plan);

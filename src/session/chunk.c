@@ -36,6 +36,7 @@ static kvcsa_status set_mark(kvcsa_session *s, uint64_t end, kvcsa_error *err)
         (s->pending_cls && s->n_reserved_pending == 0)) {
         s->mark_is_light = 1;
         s->mark.n_tokens = s->now.n_tokens;
+        s->mark.logits_approx = s->now.logits_approx;
         if ((s->mark.logits = s->now.logits))
             atomic_fetch_add_explicit(&s->mark.logits->refs, 1, memory_order_relaxed);
         return KVCSA_OK;
@@ -86,6 +87,7 @@ void kvi_session_rollback(kvcsa_session *s)
         if (!s->now.logits && (s->now.logits = s->mark.logits)) {
             s->mark.logits = NULL;
             s->now.logits_due = 0;
+            s->now.logits_approx = s->mark.logits_approx;
         }
         kvi_session_drop_mark(s);
     } else if (s->has_mark) {
@@ -641,6 +643,7 @@ void kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, s
         commit_replay(c, net, slices, i);
     else
         commit_rows(c, net, slices, i);
+    s->now.logits_approx = s->now.logits && (s->now.window_approx || kvi_session_is_limited(s));
     if (!s->now.replay_end &&
         (!kvi_session_first_append(s) || s->now.n_tokens == kvi_session_first_append(s)->begin))
         kvi_session_drop_mark(s);

@@ -39,12 +39,17 @@ kvcsa_status kvi_session_copy_limits(kvcsa_session *to, const kvcsa_session *fro
     return KVCSA_OK;
 }
 
-void kvi_session_clear_limits(kvcsa_session *s)
+void kvi_session_clear_mass(kvcsa_session *s)
 {
-    kvi_session_init_limits(s);
     if (s->mass.data)
         memset(s->mass.data, 0, s->mass.cap * sizeof(double));
     s->n_mass = 0;
+}
+
+void kvi_session_clear_limits(kvcsa_session *s)
+{
+    kvi_session_init_limits(s);
+    kvi_session_clear_mass(s);
 }
 
 static kvcsa_status check_span(const kvcsa_session *s, const char *field, uint64_t position,

@@ -111,8 +111,8 @@ static kvcsa_status find_prefix(kvcsa_session *s, uint64_t *rows, uint32_t *reas
     *reason = KVCSA_REASON_OFF;
     if (s->reuse == KVCSA_REUSE_NONE)
         return KVCSA_OK;
-    *reason = KVCSA_REASON_PRIVATE;
-    if (s->now.taint_pos != UINT64_MAX)
+    *reason = KVCSA_REASON_PRIVATE; /* a limited session's bits do not depend on what others made */
+    if (s->now.taint_pos != UINT64_MAX || kvi_session_is_limited(s))
         return KVCSA_OK;
     *reason = KVCSA_REASON_LOGITS;
     if (limit <= n_tokens)

@@ -93,9 +93,10 @@ kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
     /* pages that are being rebuilt are of no use, nor are approximate ones to a fork that is to be
      * exact and still can */
     if ((fork->now.replay_end && (s->planned || fork->now.replay_how != KVI_REPLAY_FROM)) ||
-        (fork->now.window_approx && fork->now.taint_pos >= fork->now.n_tokens &&
+        (fork->now.window_approx && fork->now.taint_pos >= position &&
          kvi_session_is_exact(fork)))
         kvi_state_rebuild_window(fork, &fork->now, kvi_session_default_replay(fork));
+    kvi_state_drop_approx_logits(fork, &fork->now);
     kvi_state_cut(fork, &fork->now, position, kvi_session_default_replay(fork));
     fork->op_flags = s->op_flags;
     *out = fork;

@@ -502,6 +502,7 @@ static kvcsa_status extend(kvcsa_session *s, const int32_t *tokens, size_t n,
 
     if (kept < n)
         return kvi_session_append(s, tokens + kept, n - kept, p, NULL, err);
+    kvi_state_drop_approx_logits(s, &s->now);
     kvi_session_report_kept(s);
     return KVCSA_OK;
 }

@@ -67,6 +67,7 @@ typedef struct kvi_state {
     uint32_t    replay_how; /* KVI_REPLAY_* */
     int         window_approx; /* a bounded or a decoder replay made them */
     int         logits_due; /* a step is to bring the logits back */
+    int         logits_approx; /* made from approximate windows, or while less was seen */
 } kvi_state;
 
 typedef struct kvi_settings { /* params, resolved */

@@ -19,6 +19,8 @@ void         kvi_state_clear(const kvcsa_session *s, kvi_state *st);
 void         kvi_state_lose_window(const kvcsa_session *s, kvi_state *st, uint32_t how);
 /* The pages are those of a window stored at position pos. */
 void         kvi_state_stand_on_stored(const kvcsa_session *s, kvi_state *st, uint64_t pos);
+/* An exact session that can have exact logits takes no others: a step brings them back. */
+void         kvi_state_drop_approx_logits(const kvcsa_session *s, kvi_state *st);
 /* Lose the window, and take one that is stored beside the chain if that saves work. */
 void         kvi_state_rebuild_window(const kvcsa_session *s, kvi_state *st, uint32_t how);
 /* Keep the first `position` tokens; windows survive a step back within the ring. Cannot fail. */
@@ -116,6 +118,8 @@ int          kvi_session_is_limited(const kvcsa_session *s);
 void         kvi_session_init_limits(kvcsa_session *s); /* from the settings */
 kvcsa_status kvi_session_copy_limits(kvcsa_session *to, const kvcsa_session *from,
                                      kvcsa_error *err);
+/* The attention that was counted belongs to other tokens. */
+void         kvi_session_clear_mass(kvcsa_session *s);
 /* Nothing is hidden or counted any more. */
 void         kvi_session_clear_limits(kvcsa_session *s);
 /* Room for the counts of a chunk up to position `end`. ERR_NOMEM. */

@@ -102,7 +102,9 @@ static void set_sections(const kvcsa_session *s, uint32_t flags, kvi_snap_header
         h->raw_slots = bytes ? slots : 0;
         h->raw_bytes = (uint32_t)bytes; /* at most a page */
     }
-    if ((flags & KVCSA_SNAPSHOT_LOGITS) && st->logits && st->n_tokens)
+    /* beside exact entries no others: they are marked by nothing, and one row brings them back */
+    if ((flags & KVCSA_SNAPSHOT_LOGITS) && st->logits && st->n_tokens &&
+        !(st->logits_approx && st->taint_pos >= st->n_tokens))
         h->sections |= KVI_SNAP_LOGITS;
 }
 

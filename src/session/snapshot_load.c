@@ -280,6 +280,7 @@ static void finish_state(kvi_load *ld)
         st->taint_pos = ld->taint_pos < n ? ld->taint_pos : UINT64_MAX;
     }
     st->logits = ld->logits;
+    st->logits_approx = st->logits && (st->window_approx || st->taint_pos < n);
     st->logits_due = n > 0 && !st->logits;
     ld->logits = NULL;
 }

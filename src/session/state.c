@@ -122,6 +122,16 @@ void kvi_state_stand_on_stored(const kvcsa_session *s, kvi_state *st, uint64_t p
     st->replay_end = pos < st->n_tokens ? st->n_tokens : 0;
 }
 
+void kvi_state_drop_approx_logits(const kvcsa_session *s, kvi_state *st)
+{
+    if (!st->logits || !st->logits_approx || st->window_approx || st->taint_pos < st->n_tokens ||
+        !kvi_session_is_exact(s))
+        return;
+    kvi_logits_release(s, st->logits);
+    st->logits = NULL;
+    st->logits_due = 1;
+}
+
 /* A window beside one of the chain's blocks, if that leaves fewer rows to run again. */
 static void find_stored(const kvcsa_session *s, kvi_state *st)
 {
@@ -247,6 +257,7 @@ void kvi_session_install(kvcsa_session *s, kvi_state *st)
     *st = (kvi_state){0};
     kvi_state_fini(s, &old);
     s->n_view = 0;
+    kvi_session_clear_mass(s);
     kvi_session_forget_plan(s);
 }
 
