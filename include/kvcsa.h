@@ -724,7 +724,8 @@ typedef struct kvcsa_work {    /* frozen: 128 bytes. What layers did, counted ex
     uint64_t n_selections;     /* rows for which keys were scored and the best selected; a row that
                                 * sees no more entries than it may select needs none */
     uint64_t n_keys_scored;
-    uint64_t n_candidate_blocks; /* published by the source, or searched by a consumer */
+    uint64_t n_candidate_blocks; /* published by the source, or searched by a consumer; of rows
+                                  * that are scored */
     uint64_t n_entries_read;   /* selected entries that attention read */
     uint64_t n_window_rows_read;
     uint64_t n_entries_written;
@@ -895,8 +896,8 @@ KVCSA_API kvcsa_status kvcsa_session_hide(kvcsa_session *session, uint64_t begin
 /**
  * Attention that entries of each span of span_tokens tokens received: probabilities, summed over
  * heads, layers and rows computed since creation, a load or the last reset (a fork begins at zero).
- * It belongs to positions: rows that were replayed, cancelled or rewound stay counted. What a row's
- * window and sink received is not in it.
+ * Rows that were replayed count again; spans that a rewind drops begin at zero. What a row's window
+ * and sink received is not in it.
  *
  * @param mass     f64 [cap], may be NULL when cap is 0.
  * @param n_spans  spans of the session's length, also when it is more than cap.

@@ -1,10 +1,13 @@
 #!/bin/bash
-# The real geometry (head 512, 384 experts, top-512, 2048 candidate blocks, and a second time with 32 blocks) against the independent oracle,
-# which makes the checkpoints (205 MB each) and the expected results; they are kept in BUILD/large.
+# What takes minutes.
+#
+# long     sessions of 32k and 1M tokens of the released cache geometry, 20 real decode steps each: every count of every layer, 890 bytes a
+#          token, scores tile by tile; prints seconds a step, memory, and the ratios between the two lengths. Needs nothing but the build.
+# t2 t2c   the real geometry (head 512, 384 experts, top-512, 2048 candidate blocks, and a second time with 32 blocks) against the independent
+#          oracle, which makes the checkpoints (205 MB each) and the expected results; they are kept in BUILD/large. The oracle needs python3
+#          with numpy and torch; without it these two are skipped.
 #
 #   test/check_large.sh --build BUILD --python PYTHON ORACLE       (make check-large ORACLE=path/to/v41_oracle.py)
-#
-# The oracle needs python3 with numpy and torch. Takes some minutes. Without an oracle it is skipped.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=build python=python3
@@ -18,16 +21,26 @@ done
 oracle=${1:-}
 golden=test/golden/large
 work=$build/large
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 
+finish() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    exit $((failed > 0))
+}
+count() { # NAME RC START
+    if [ "$2" -eq 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "== $1 failed"
+    fi
+    echo "== $1: $((SECONDS - $3)) s"
+}
 skip() {
     echo "skipped: $1"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 0
+    skipped=2
+    finish
 }
-[ -n "$oracle" ] || skip "no oracle given; make check-large ORACLE=path/to/v41_oracle.py"
-[ -r "$oracle" ] || { echo "$oracle cannot be read"; exit 1; }
-"$python" -c 'import numpy, torch' 2>/dev/null || skip "$python has no numpy and torch (Debian: python3-torch)"
 
 # One thread: another count moves the oracle's sums by an ulp, which can flip a code at a tie.
 ask_oracle() { OMP_NUM_THREADS=1 "$python" "$oracle" "$@"; }
@@ -40,6 +53,19 @@ make_once() { # SOURCE RESULT COMMAND...
 }
 
 mkdir -p "$work"
+start=$SECONDS
+echo "== long"
+"$build/test/long_run"
+count long $? "$start"
+
+[ -n "$oracle" ] || skip "no oracle given; make check-large ORACLE=path/to/v41_oracle.py"
+if [ ! -r "$oracle" ]; then
+    echo "$oracle cannot be read"
+    failed=$((failed + 2))
+    finish
+fi
+"$python" -c 'import numpy, torch' 2>/dev/null || skip "$python has no numpy and torch (Debian: python3-torch)"
+
 for name in t2 t2c; do
     start=$SECONDS
     echo "== $name"
@@ -49,14 +75,6 @@ for name in t2 t2c; do
         make_once "$cases" "$expected" ask_oracle run "$work/$name" "$cases" "$expected" &&
         "$build/test/run_cases" --pre "$work/$name" "$cases" "$ours" &&
         "$build/test/compare_cases" "$expected" "$ours" "$cases" --config "$work/$name/config.json" --lines 10
-    rc=$?
-    if [ "$rc" -eq 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "== $name failed"
-    fi
-    echo "== $name: $((SECONDS - start)) s"
+    count "$name" $? "$start"
 done
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+finish

@@ -1,8 +1,8 @@
 /* bench [--json] [--model DIR]... [--prompt N] [--decode N] [--threads N]... [--quick] [--only PART] [--dir DIR]
  *
  * Two tables. The second is about the cache alone, see bench.h; its files are made in --dir, which is the program's own folder
- * without it. PART is speed (the first table), pool or snapshot. --quick takes small sizes and few runs: it shows that everything
- * works, not how fast.
+ * without it. PART is speed (the first table), pool, snapshot or long. --quick takes small sizes and few runs: it shows that
+ * everything works, not how fast.
  *
  * The first: prefill and decode speed by number of threads, each with its share of what the machine could do: the limit of a token is the
  * larger of (multiply-adds / peak) and (bytes touched / read bandwidth over a buffer as large as the weights), both measured
@@ -31,7 +31,7 @@ typedef struct options {
     size_t      n_models, n_threads;
     uint32_t    prompt, decode;
     int         json, quick;
-    int         no_speed, no_pool, no_snapshot;
+    int         no_speed, no_pool, no_snapshot, no_long;
     char        dir[512];
 } options;
 
@@ -66,8 +66,9 @@ static void choose_part(const char *name, options *o)
     o->no_speed = strcmp(name, "speed") != 0;
     o->no_pool = strcmp(name, "pool") != 0;
     o->no_snapshot = strcmp(name, "snapshot") != 0;
-    if (o->no_speed && o->no_pool && o->no_snapshot)
-        bench_die(name, "not a part: speed, pool, snapshot");
+    o->no_long = strcmp(name, "long") != 0;
+    if (o->no_speed && o->no_pool && o->no_snapshot && o->no_long)
+        bench_die(name, "not a part: speed, pool, snapshot, long");
 }
 
 static void own_folder(const char *program, char *dir, size_t cap)
@@ -328,6 +329,8 @@ static void bench_cache(const options *o, bench_rows *out)
     }
     if (!o->no_snapshot)
         bench_snapshot(&p, out);
+    if (!o->no_long)
+        bench_long(&p, out);
 }
 
 /* ------------------------------------------------------------------ printing */

@@ -51,6 +51,15 @@ typedef int64_t (*bench_fn)(void *arg);
  * peer NULL = none. */
 void bench_pair(bench_row *row, bench_fn ours, bench_fn peer, void *arg, uint32_t n_runs);
 void bench_scale(bench_row *row, double factor);
+
+/* Run number `run` of several figures at once, in nanoseconds: ours [n_rows], and those that they
+ * are compared with. */
+typedef void (*bench_many_fn)(void *arg, uint32_t run, int64_t *ours, int64_t *peers);
+/* As bench_pair for n_rows rows, BENCH_MAX_MANY at most; the function sees to the order of what it
+ * runs. */
+void bench_many(bench_row *const *rows, size_t n_rows, bench_many_fn fn, void *arg,
+                uint32_t n_runs);
+enum { BENCH_MAX_MANY = 16 };
 int  bench_passes(const bench_row *row); /* 1 without a goal */
 
 /* A new row at the end, with "4k", "1M" and so on as size. */
@@ -66,5 +75,6 @@ uint64_t bench_free_memory(void);
 void bench_pool(const bench_cache_params *p, bench_rows *out);     /* bench_pool.c */
 void bench_memory(const bench_cache_params *p, bench_rows *out);   /* bench_pool.c */
 void bench_snapshot(const bench_cache_params *p, bench_rows *out); /* bench_snapshot.c */
+void bench_long(const bench_cache_params *p, bench_rows *out);     /* bench_long.c */
 
 #endif

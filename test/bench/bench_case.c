@@ -145,6 +145,32 @@ void bench_pair(bench_row *row, bench_fn ours, bench_fn peer, void *arg, uint32_
         summarise(b, n, &row->peer_min, &row->peer_median);
 }
 
+void bench_many(bench_row *const *rows, size_t n_rows, bench_many_fn fn, void *arg, uint32_t n_runs)
+{
+    static int64_t ours[BENCH_MAX_MANY][MAX_RUNS];
+    static int64_t peers[BENCH_MAX_MANY][MAX_RUNS];
+    int64_t        a[BENCH_MAX_MANY] = {0};
+    int64_t        b[BENCH_MAX_MANY] = {0};
+    const uint32_t n = n_runs > MAX_RUNS ? MAX_RUNS : n_runs;
+    watch          w;
+
+    fn(arg, 0, a, b);
+    w = look();
+    for (uint32_t i = 0; i < n; i++) {
+        fn(arg, i, a, b);
+        for (size_t k = 0; k < n_rows; k++) {
+            ours[k][i] = a[k];
+            peers[k][i] = b[k];
+        }
+    }
+    for (size_t k = 0; k < n_rows; k++) {
+        rows[k]->disturbed = k ? rows[0]->disturbed : was_disturbed(&w);
+        summarise(ours[k], n, &rows[k]->min, &rows[k]->median);
+        if (rows[k]->peer)
+            summarise(peers[k], n, &rows[k]->peer_min, &rows[k]->peer_median);
+    }
+}
+
 void bench_scale(bench_row *row, double factor)
 {
     row->min *= factor;
