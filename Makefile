@@ -81,7 +81,7 @@ variant  = $(submake) $(3) B=$(B)/$(1) L=$(B)/$(1)/lib CFLAGS="$(2)"
 .SUFFIXES:
 .SECONDARY:
 .PHONY: all libs examples tests tools fuzzers deps deps-all demo check check-all check-werror check-asan check-tsan \
-        check-large fuzz fuzz-replay fuzz-run abi abi-update bench install uninstall clean dist help
+        check-large fuzz fuzz-replay fuzz-run abi abi-update bench measure install uninstall clean dist help
 
 all: libs $(if $(CLI_SRC),$(B)/kvcsa) examples
 
@@ -205,7 +205,7 @@ check-all: deps-all
 	@test/check_all.sh "$(MAKE)" $(B)
 
 check-large: deps
-	+@$(submake) all $(B)/test/run_cases $(B)/test/compare_cases
+	+@$(submake) all tools
 	@test/check_large.sh --build $(B) --python "$(PYTHON)" "$(ORACLE)"
 
 # Random inputs under libFuzzer; what it finds new stays in build/fuzz/corpus, a crash in build/fuzz/crashes.
@@ -232,6 +232,11 @@ demo: deps
 bench: deps
 	+@$(submake) $(B)/test/bench
 	$(B)/test/bench $(BENCH_ARGS)
+
+# What each saving does to the answers of the shipped model: writes the tables and pictures of docs/measurements.md.
+measure: deps
+	+@$(submake) all
+	@test/measure.sh $(B)
 
 install: all
 	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig"
@@ -268,6 +273,7 @@ What to run
   make demo          build, then let the shipped model write; installs missing packages
   make check         build and test everything that needs no GPU and no network, under five minutes
   make bench         measure on this machine (BENCH_ARGS: arguments of the program)
+  make measure       what each saving does to the answers: writes docs/measurements.md, about ten minutes
   make install       libraries, header, kvcsa.pc and the command under DESTDIR and PREFIX
   make uninstall     remove exactly what install wrote
   make clean         remove what was built
@@ -279,7 +285,7 @@ For those who change it
   make check-werror  everything with gcc and with clang, warnings are errors
   make check-asan    tests under the address and undefined-behaviour sanitizers
   make check-tsan    tests of threads under the thread sanitizer
-  make check-large   real geometry against the independent oracle: ORACLE=path/to/v41_oracle.py
+  make check-large   a million tokens for real; the real geometry against the oracle: ORACLE=path/to/v41_oracle.py
   make fuzz          libFuzzer (clang) on every target, FUZZ_SECONDS each
   make fuzz-replay   the stored fuzz inputs, with any compiler
   make abi           compare the library with the last release's ABI (lib/kvcsa.abi)

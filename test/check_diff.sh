@@ -62,6 +62,7 @@ wrong "appends that do not fit each other" 2 "do not divide the 256 of decoder" 
 wrong "drop inside a span" 2 "must be multiples of" --set drop:3:64
 wrong "drops that overlap" 2 "two drops overlap" --set drop:0:64+drop:32:end
 wrong "empty setting" 2 'there is no setting ""' --set ""
+wrong "nothing left of the text" 1 "the text is empty" --set exact --skip 100000
 wrong "context of one token" 2 "2..8192" --set exact --context 1
 wrong "nothing to compare" 2 "--first is 64" --set exact --context 64 --first 64
 wrong "prompts that do not fit" 2 "do not fit" --set exact --limit 100 --greedy 10 --prompt 500
@@ -113,14 +114,17 @@ if command -v python3 >/dev/null && [ "$n" -ne "$(python3 -c "
 import json, sys
 j = json.load(open(sys.argv[1]))
 print(1 + sum(t['rows'] for t in j['settings'] + [j['noise']]))" "$dir/out")" ]; then not_ok "a line for every row"; else ok "a line for every row"; fi
-if command -v xmllint >/dev/null; then
-    xmllint --noout "$dir/plot.svg" 2>"$dir/err"
-elif command -v python3 >/dev/null; then
-    python3 -c "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])" "$dir/plot.svg" 2>"$dir/err"
-else
-    grep -q '</svg>' "$dir/plot.svg"
-fi && [ "$(grep -c '>mass:0.25+append:32<' "$dir/plot.svg")" -eq 2 ] && ! grep -qiE '<script|nan|inf' "$dir/plot.svg"
-if [ $? -eq 0 ]; then ok "the picture is well-formed and names its lines"; else not_ok "the picture is well-formed and names its lines"; fi
+well_formed() {
+    if command -v xmllint >/dev/null; then
+        xmllint --noout "$1" 2>"$dir/err"
+    elif command -v python3 >/dev/null; then
+        python3 -c "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])" "$1" 2>"$dir/err"
+    else
+        grep -q '</svg>' "$1"
+    fi
+}
+if well_formed "$dir/plot.svg" && [ "$(grep -c '>mass:0.25+append:32<' "$dir/plot.svg")" -eq 2 ] && ! grep -qiE '<script|nan|inf' "$dir/plot.svg"
+then ok "the picture is well-formed and names its lines"; else not_ok "the picture is well-formed and names its lines"; fi
 
 # ---------------------------------------------------------------- tables
 diff_ --limit 300 --context 200 --greedy 8 --prompts 3 --prompt 100 --set replay:64 --set window
@@ -132,6 +136,8 @@ says "greedy runs" "^Greedy continuations of 3 prompts of 100 tokens, 8 tokens e
 "$kv" diff "$tiny" --ids "$dir/ids" --set window --json -q >"$dir/a" 2>"$dir/err"
 diff_ --limit 99 --set window --json
 if diff <(grep '"kl_' "$dir/a") <(grep '"kl_' "$dir/out") >"$dir/err"; then ok "ids and their text are the same"; else not_ok "ids and their text are the same"; fi
+diff_ --skip 40 --limit 60 --first 5 --context 50 --json --noise
+holds "part of a text" 'j["tokens"] == 60 and j["skipped"] == 40 and j["windows"] == 2 and j["noise"]["rows"] == 52' '"rows": 52,'
 diff_ --limit 100 --noise
 says "noise floor alone" "^noise floor +79.5 +0 "
 if "$kv" help diff | grep -q "Examples:"; then ok "help has an example"; else not_ok "help has an example"; fi

@@ -46,7 +46,7 @@ sed -n 's/^#ifndef \(KVI_[A-Z0-9_]*_H\)$/\1/p' src/*/*.h | sort | uniq -d | sed 
 ${CC:-cc} -std=c11 -fpreprocessed -dD -E -P -x c "$header" 2>/dev/null >"$tmp/text"
 [ -s "$tmp/text" ] || complain "$header could not be read without comments"
 grep -n '#include' "$tmp/text" | grep -vE '<(stddef|stdint)\.h>' && complain "$header may include stddef.h and stdint.h only"
-grep -nwE 'bool|_Bool|long|short|FILE|va_list|union|inline|double|wchar_t|unsigned|static' "$tmp/text" |
+grep -nwE 'bool|_Bool|long|short|FILE|va_list|union|inline|wchar_t|unsigned|static' "$tmp/text" |
     grep -v 'visibility' && complain "$header: types and words that do not cross the interface"
 grep -nE 'enum +[a-z]+' "$tmp/text" && complain "$header: a named enum; use int32_t or uint32_t and plain constants"
 grep -nE '\b(u?int[0-9]+_t|float|size_t) +[a-z_]+ *: *[0-9]+' "$tmp/text" && complain "$header: a bit-field"

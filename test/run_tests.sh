@@ -5,11 +5,12 @@
 #
 # DIR/test holds test_* (CMocka; every test counts), and fuzz_* (one count a target, which replays its stored inputs).
 # A program that crashes, hangs or runs no test has failed. Scripts answer 0 = passed, 77 = skipped, else failed.
-# PATTERNs (shell globs on the program's name) choose programs. Logs stay in DIR/test/log.
+# PATTERNs (shell globs on the program's name) choose programs. Logs stay in DIR/test/log. TEST_JOBS programs run at a time (one a
+# core); each prints its line when it ends.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
-build=build scripts='' libs='' seconds=${TEST_SECONDS:-900}
+build=build scripts='' libs='' seconds=${TEST_SECONDS:-900} at_once=${TEST_JOBS:-$(nproc 2>/dev/null || echo 2)}
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=$2; shift 2 ;;
@@ -19,9 +20,9 @@ while [ $# -gt 0 ]; do
     esac
 done
 log=$build/test/log
-passed=0 failed=0 skipped=0
+begun=()
 mkdir -p "$log"
-rm -f "$log"/*.log "$build/test/counts"
+rm -f "$log"/*.log "$log"/*.count "$build/test/counts"
 
 chosen() { # NAME PATTERN...: true without patterns
     local name=$1 pattern
@@ -47,7 +48,13 @@ report() { # NAME PASSED FAILED SKIPPED SECONDS LOG [WHY]
         sed 's/^/    | /' "$6" | tail -n 80
         echo "    (all of it: $6)"
     fi
-    passed=$((passed + $2)) failed=$((failed + $3)) skipped=$((skipped + $4))
+    echo "$2 $3 $4" >"$log/$1.count"
+}
+
+begin() { # FUNCTION NAME: in the background, as soon as there is room; its report comes in one piece
+    while [ "$(jobs -rp | wc -l)" -ge "$at_once" ]; do wait -n; done
+    begun+=("$2")
+    { text=$("$1" "$2") && printf '%s\n' "$text"; } &
 }
 
 # CMocka's standard output: one OK, FAILED or SKIPPED line a test, and lists of names at the end that must not count again.
@@ -108,7 +115,7 @@ run_script() {
 }
 
 # A cancelled run must not look like a short one that passed.
-trap 'echo "interrupted"; exit 130' INT TERM
+trap 'kill $(jobs -p) 2>/dev/null; echo "interrupted"; exit 130' INT TERM
 
 # The list is made from the sources: a program that was not built has failed, one whose source is gone does not run.
 for source in test/test_*.c test/fuzz/fuzz_*.c; do
@@ -120,8 +127,8 @@ for source in test/test_*.c test/fuzz/fuzz_*.c; do
         continue
     fi
     case $name in
-    fuzz_*) run_fuzz "$name" ;;
-    *) run_cmocka "$name" ;;
+    fuzz_*) begin run_fuzz "$name" ;;
+    *) begin run_cmocka "$name" ;;
     esac
 done
 if [ -n "$scripts" ]; then
@@ -130,9 +137,15 @@ if [ -n "$scripts" ]; then
         case $name in
         check_all.sh | check_large.sh) continue ;; # longer runs with targets of their own
         esac
-        chosen "$name" "$@" && run_script "$name"
+        chosen "$name" "$@" && begin run_script "$name"
     done
 fi
+wait
+for name in "${begun[@]}"; do
+    [ -e "$log/$name.count" ] || report "$name" 0 1 0 0 /dev/null "its report is missing"
+done
+read -r passed failed skipped < <(cat "$log"/*.count 2>/dev/null |
+    awk '{ good += $1; bad += $2; out += $3 } END { print good + 0, bad + 0, out + 0 }')
 
 echo "$passed $failed $skipped" >"$build/test/counts"
 if [ -n "${KV_PART_OF:-}" ]; then

@@ -23,7 +23,8 @@ const char cli_help_diff[] =
     "  --ref SETTING      what they are compared with (exact)\n"
     "  --context N        the text is cut into windows of N tokens, each with a start token\n"
     "                     (2048, or the model's limit)\n"
-    "  --limit TOKENS     only so many tokens of the text\n"
+    "  --skip TOKENS      begin behind so many tokens of the text (0)\n"
+    "  --limit TOKENS     only so many tokens\n"
     "  --first N          the first N positions of each window are not compared (0)\n"
     "  --greedy N         let every setting go on with prompts from the text for N tokens, too\n"
     "  --prompts K        so many prompts (8)\n"
@@ -64,6 +65,7 @@ static int read_options(int argc, char **argv, diff_options *o)
         {"--set", CLI_LIST, &o->sets},
         {"--ref", CLI_TEXT, &o->ref},
         {"--context", CLI_U64, &o->context},
+        {"--skip", CLI_U64, &o->skip},
         {"--limit", CLI_U64, &o->limit},
         {"--first", CLI_U64, &o->first},
         {"--greedy", CLI_U64, &o->greedy},
@@ -145,6 +147,12 @@ static int read_tokens(diff *d)
     free(text.data);
     if (rc != CLI_OK)
         return rc;
+    if (d->o.skip) {
+        const size_t skip = d->o.skip < d->ids.n ? (size_t)d->o.skip : d->ids.n;
+
+        d->ids.n -= skip;
+        memmove(d->ids.data, d->ids.data + skip, d->ids.n * sizeof *d->ids.data);
+    }
     if (d->o.limit && d->o.limit < d->ids.n)
         d->ids.n = (size_t)d->o.limit;
     return CLI_OK;

@@ -146,6 +146,7 @@ int diff_print_json(const diff *d)
     json_object_set_new(root, "text", cli_json_text(file, strlen(file)));
     json_object_set_new(root, "reference", json_string(d->ref.text));
     json_object_set_new(root, "reference_bytes_per_token", number(d->ref_rate));
+    json_object_set_new(root, "skipped", json_integer((json_int_t)d->o.skip));
     json_object_set_new(root, "tokens", json_integer((json_int_t)d->ids.n));
     json_object_set_new(root, "windows", json_integer((json_int_t)d->n_windows));
     json_object_set_new(root, "context", json_integer((json_int_t)d->o.context));

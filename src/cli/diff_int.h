@@ -16,6 +16,7 @@ typedef struct diff_options {
     const char *rows;
     cli_list    sets;
     uint64_t    context; /* tokens of a window; 0 = 2048, or the model's limit */
+    uint64_t    skip;    /* tokens of the text in front of those that run */
     uint64_t    limit;   /* tokens; 0 = all */
     uint64_t    first;
     uint64_t    greedy;  /* tokens of each continuation; 0 = none */

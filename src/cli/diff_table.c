@@ -40,8 +40,10 @@ static void print_heading(const diff *d)
     char b[CLI_NUM];
     char c[CLI_NUM];
 
-    printf("%s tokens of %s in %zu window%s of %s", cli_num(a, d->ids.n),
-           d->o.file ? d->o.file : d->o.ids, d->n_windows, d->n_windows == 1 ? "" : "s",
+    printf("%s tokens of %s", cli_num(a, d->ids.n), d->o.file ? d->o.file : d->o.ids);
+    if (d->o.skip)
+        printf(" behind the first %s", cli_num(c, d->o.skip));
+    printf(" in %zu window%s of %s", d->n_windows, d->n_windows == 1 ? "" : "s",
            cli_num(b, d->o.context));
     if (d->o.first)
         printf(", from position %s on", cli_num(c, d->o.first));
