@@ -97,6 +97,21 @@ fi
 diff_ --limit 300 --json --ref window+append:32 --set window --set exact
 holds "another reference" 'nothing(j["noise"]) and nothing(s["window"]) and s["exact"]["kl_mean"] > 0' '"reference": "window+append:32"'
 
+# ---------------------------------------------------------------- what another program computed
+golden=test/golden/measure/bounded.json # KL of each row on T1, by the independent reference
+sed 's/.*"tokens": \[\([^]]*\)\].*/\1/; s/,/ /g' $golden >"$dir/ids"
+for list in first chain; do
+    set=bounded:20+append:20
+    [ $list = chain ] && set=bounded:20:chain+append:20
+    sed "s/.*\"$list\": \[\[\([^a-z]*\)\]\].*/\1/" $golden | sed 's/\], \[/\n/g' | tr -d ' ' >"$dir/golden"
+    "$kv" diff test/data/t1 --ids "$dir/ids" --context 100 -q --set $set --rows "$dir/kl.csv" >"$dir/out" 2>"$dir/err" </dev/null &&
+        grep "^$set," "$dir/kl.csv" | awk -F, 'NR == FNR { want[$1] = $2; next }
+            $3 in want { n++; d = $4 - want[$3]; if (d > 1e-4 || d < -1e-4 || $4 < 0.005) bad = 1 }
+            END        { exit n != 80 || bad }' "$dir/golden" - &&
+        ok "bounded replay ($list) prints what the reference does, within 1e-4 nat in all 80 rows" ||
+        not_ok "bounded replay ($list) prints what the reference does, within 1e-4 nat in all 80 rows"
+done
+
 # ---------------------------------------------------------------- what loses something
 diff_ --limit 640 --context 320 --first 64 --json --rows "$dir/rows.csv" --plot "$dir/plot.svg" --set window --set bounded:64 --set decoder \
     --set top:4 --set candidates:2 --set entries:int3 --set keep:16:64 --set mass:0.25+append:32 --set drop:64:end --set drop:128:144+entries:f32
