@@ -82,10 +82,16 @@ int cli_chat_ids(const kvcsa_model *model, const char *system, const cli_text *t
 /* Open a model; warnings of the library go to stderr. */
 int cli_open(const char *path, uint32_t flags, kvcsa_model **model, kvcsa_model_info *info);
 
+/* A pool without a limit of its own. CLI_OK or CLI_FAILED (a message was printed). */
+int cli_open_pool(uint32_t threads, kvcsa_pool **pool);
+
 /* ------------------------------------------------------------------ report.c */
 
 /* Prints "kvcsa: doing: message (KVCSA_ERR_X)"; returns CLI_FAILED. */
 int cli_fail(const char *doing, const kvcsa_error *err);
+
+/* Says so; returns CLI_FAILED. */
+int cli_no_memory(void);
 
 /* Flush stdout and notice a full disk or a closed pipe. */
 int cli_finish_stdout(void);

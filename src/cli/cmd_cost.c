@@ -465,10 +465,8 @@ int cmd_cost(int argc, char **argv)
     results r = {0};
     int     rc;
 
-    if (!o.words) {
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
-    }
+    if (!o.words)
+        return cli_no_memory();
     if ((rc = parse_options(argc, argv, &o)) == CLI_OK && (rc = compute(&o, &r)) == CLI_OK)
         rc = o.json ? print_json(&o, &r) : print_text(&o, &r);
     kvcsa_model_release(&r.plan.model);

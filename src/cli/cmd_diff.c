@@ -101,12 +101,6 @@ static int read_options(int argc, char **argv, diff_options *o)
     return CLI_OK;
 }
 
-static int out_of_memory(void)
-{
-    fprintf(stderr, "kvcsa: out of memory\n");
-    return CLI_FAILED;
-}
-
 /* ------------------------------------------------------------------ the text */
 
 static int read_ids(const char *file, const cli_text *text, cli_ids *out)
@@ -115,7 +109,7 @@ static int read_ids(const char *file, const cli_text *text, cli_ids *out)
     char       *end = NULL;
 
     if (!(out->data = malloc((text->n / 2 + 1) * sizeof *out->data))) /* an id and a space each */
-        return out_of_memory();
+        return cli_no_memory();
     for (;;) {
         long long v;
 
@@ -266,24 +260,14 @@ static void disturb(const cli_setting *ref, cli_setting *noise)
         }
 }
 
-static int open_pool(uint32_t threads, kvcsa_pool **pool)
-{
-    kvcsa_pool_params p;
-    kvcsa_error       err;
-
-    kvcsa_pool_params_default(&p, sizeof p);
-    p.n_threads = threads;
-    return kvcsa_pool_create(&p, pool, &err) == KVCSA_OK ? CLI_OK : cli_fail("create pool", &err);
-}
-
 static int open_pools(diff *d)
 {
     const long     cores = sysconf(_SC_NPROCESSORS_ONLN);
     const uint32_t threads = d->o.threads ? d->o.threads : cores > 0 ? (uint32_t)cores : 1;
 
-    if (open_pool(threads, &d->pool) != CLI_OK)
+    if (cli_open_pool(threads, &d->pool) != CLI_OK)
         return CLI_FAILED;
-    return open_pool(threads > 1 ? threads - 1 : 2, &d->noise_pool);
+    return cli_open_pool(threads > 1 ? threads - 1 : 2, &d->noise_pool);
 }
 
 static int open_test(diff *d, const char *label, const char *text, kvcsa_pool *pool)
@@ -401,7 +385,7 @@ static int run_all(diff *d)
     int rc;
 
     if (!(r.tokens = malloc((size_t)longest * sizeof *r.tokens)))
-        return out_of_memory();
+        return cli_no_memory();
     for (size_t i = 0; i < d->n_tests; i++) {
         r.settings[i] = d->tests[i].how.setting;
         r.compares[i] = d->tests[i].compare;
@@ -455,7 +439,7 @@ static int get_result(const diff *d, diff_test *t)
     t->rows = calloc(t->n_rows + 1, sizeof *t->rows);
     t->same = calloc(t->n_same + 1, sizeof *t->same);
     if (!t->rows || !t->same)
-        return out_of_memory();
+        return cli_no_memory();
     if (kvcsa_compare_get_rows(t->compare, 0, t->rows, t->n_rows, &t->n_rows, &err) != KVCSA_OK ||
         kvcsa_compare_get_greedy(t->compare, t->same, t->n_same, &t->n_same, &err) != KVCSA_OK)
         return cli_fail("compare", &err);
@@ -493,7 +477,7 @@ int cmd_diff(int argc, char **argv)
     int   rc;
 
     if (!d)
-        return out_of_memory();
+        return cli_no_memory();
     if ((rc = read_options(argc, argv, &d->o)) == CLI_OK) {
         cli_catch_interrupt();
         rc = run_diff(d);

@@ -125,9 +125,8 @@ static int read_options(int argc, char **argv, need_options *o)
 
 static int open_all(need *n)
 {
-    kvcsa_pool_params p;
-    kvcsa_error       err;
-    int               rc = cli_open(n->o.words[0], 0, &n->model, &n->info);
+    kvcsa_error err;
+    int         rc = cli_open(n->o.words[0], 0, &n->model, &n->info);
 
     if (rc != CLI_OK)
         return rc;
@@ -139,11 +138,7 @@ static int open_all(need *n)
     n->cost.struct_size = sizeof n->cost;
     if (kvcsa_model_cost(n->model, 0, &n->cost, &err) != KVCSA_OK)
         return cli_fail("cost", &err);
-    kvcsa_pool_params_default(&p, sizeof p);
-    p.n_threads = n->o.threads;
-    if (kvcsa_pool_create(&p, &n->pool, &err) != KVCSA_OK)
-        return cli_fail("create pool", &err);
-    return CLI_OK;
+    return cli_open_pool(n->o.threads, &n->pool);
 }
 
 static int examine_all(need *n)
@@ -166,10 +161,8 @@ int cmd_need(int argc, char **argv)
     need *n = calloc(1, sizeof *n);
     int   rc;
 
-    if (!n) {
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
-    }
+    if (!n)
+        return cli_no_memory();
     if ((rc = read_options(argc, argv, &n->o)) == CLI_OK) {
         cli_catch_interrupt();
         if ((rc = open_all(n)) == CLI_OK && (rc = need_read_items(n)) == CLI_OK &&

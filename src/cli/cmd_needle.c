@@ -57,17 +57,6 @@ static int read_options(int argc, char **argv, needle_options *o)
     return rc;
 }
 
-static int open_pool(needle *n)
-{
-    kvcsa_pool_params p;
-    kvcsa_error       err;
-
-    kvcsa_pool_params_default(&p, sizeof p);
-    p.n_threads = n->o.threads;
-    return kvcsa_pool_create(&p, &n->pool, &err) == KVCSA_OK ? CLI_OK
-                                                             : cli_fail("create pool", &err);
-}
-
 static int open_run(needle *n, const char *text)
 {
     needle_run *r = &n->runs[n->n_runs++];
@@ -91,15 +80,14 @@ int cmd_needle(int argc, char **argv)
     needle *n = calloc(1, sizeof *n);
     int     rc;
 
-    if (!n) {
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
-    }
+    if (!n)
+        return cli_no_memory();
     if ((rc = read_options(argc, argv, &n->o)) == CLI_OK) {
         cli_catch_interrupt();
         if ((rc = cli_open(n->o.words[0], 0, &n->model, &n->info)) == CLI_OK &&
-            (rc = open_pool(n)) == CLI_OK && (rc = open_runs(n)) == CLI_OK &&
-            (rc = needle_read_items(n)) == CLI_OK && (rc = needle_run_items(n)) == CLI_OK)
+            (rc = cli_open_pool(n->o.threads, &n->pool)) == CLI_OK &&
+            (rc = open_runs(n)) == CLI_OK && (rc = needle_read_items(n)) == CLI_OK &&
+            (rc = needle_run_items(n)) == CLI_OK)
             rc = n->o.json ? needle_print_json(n) : needle_print_table(n);
     }
     for (size_t i = 0; i < n->n_runs; i++)

@@ -406,10 +406,8 @@ int cmd_plan(int argc, char **argv)
                             {"--json", CLI_FLAG, &o.json}};
     int           rc;
 
-    if (!o.words) {
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
-    }
+    if (!o.words)
+        return cli_no_memory();
     rc = cli_parse("plan", opts, sizeof opts / sizeof *opts, argc, argv, NULL, 0);
     while (o.words[o.n_words])
         o.n_words++;

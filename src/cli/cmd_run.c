@@ -206,10 +206,8 @@ static int emit(const options *o, run_state *r, const char *text, size_t n)
         size_t cap = (r->out.n + n) * 2 + 256;
         char  *d = realloc(r->out.data, cap);
 
-        if (!d) {
-            fprintf(stderr, "kvcsa: out of memory\n");
-            return CLI_FAILED;
-        }
+        if (!d)
+            return cli_no_memory();
         r->out.data = d;
         r->out_cap = cap;
     }

@@ -74,17 +74,13 @@ static int score_window(kvcsa_pool *pool, kvcsa_model *model, int32_t *input, wi
 static int score_all(const options *o, kvcsa_model *model, cli_ids *ids, double *nll,
                      uint32_t *n_windows, cli_progress *p)
 {
-    const size_t      step = o->context - 1;
-    const int32_t     bos = ids->data[0];
-    kvcsa_pool       *pool = NULL;
-    kvcsa_pool_params pp;
-    kvcsa_error       err;
-    int               rc = CLI_OK;
+    const size_t  step = o->context - 1;
+    const int32_t bos = ids->data[0];
+    kvcsa_pool   *pool = NULL;
+    int           rc;
 
-    kvcsa_pool_params_default(&pp, sizeof pp);
-    pp.n_threads = o->threads;
-    if (kvcsa_pool_create(&pp, &pool, &err) != KVCSA_OK)
-        return cli_fail("create pool", &err);
+    if ((rc = cli_open_pool(o->threads, &pool)) != CLI_OK)
+        return rc;
     for (size_t a = 1; a < ids->n && rc == CLI_OK; a += step) {
         window        w = {.targets = ids->data + a};
         const int32_t before = ids->data[a - 1];

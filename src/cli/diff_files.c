@@ -212,10 +212,8 @@ int diff_write_plot(const diff *d)
     char        n[CLI_NUM];
     int         rc;
 
-    if (!b) {
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
-    }
+    if (!b)
+        return cli_no_memory();
     for (size_t i = from; i < d->n_tests; i++) {
         const diff_test *t = &d->tests[i];
 

@@ -84,12 +84,6 @@ int cli_read_text(const char *command, const char *prompt, const char *file, cli
     return CLI_OK;
 }
 
-static int out_of_memory(void)
-{
-    fprintf(stderr, "kvcsa: out of memory\n");
-    return CLI_FAILED;
-}
-
 int cli_tokenize(const kvcsa_model *model, const cli_text *text, uint32_t flags, int32_t bos,
                  cli_ids *out)
 {
@@ -99,7 +93,7 @@ int cli_tokenize(const kvcsa_model *model, const cli_text *text, uint32_t flags,
 
     out->n = 0;
     if (!(out->data = malloc((cap + 1) * sizeof *out->data)))
-        return out_of_memory();
+        return cli_no_memory();
     if (bos >= 0)
         out->data[out->n++] = bos;
     if (kvcsa_model_tokenize(model, text->data, text->n, flags, out->data + out->n, cap, &n,
@@ -129,11 +123,21 @@ int cli_chat_ids(const kvcsa_model *model, const char *system, const cli_text *t
     if (kvcsa_model_chat_prompt(model, m, n, NULL, 0, &out->n, &err) != KVCSA_OK)
         return cli_fail("chat prompt", &err);
     if (!(out->data = malloc((out->n + 1) * sizeof *out->data)))
-        return out_of_memory();
+        return cli_no_memory();
     if (kvcsa_model_chat_prompt(model, m, n, out->data, out->n, &out->n, &err) != KVCSA_OK) {
         free(out->data);
         out->data = NULL;
         return cli_fail("chat prompt", &err);
     }
     return CLI_OK;
+}
+
+int cli_open_pool(uint32_t threads, kvcsa_pool **pool)
+{
+    kvcsa_pool_params p;
+    kvcsa_error       err;
+
+    kvcsa_pool_params_default(&p, sizeof p);
+    p.n_threads = threads;
+    return kvcsa_pool_create(&p, pool, &err) == KVCSA_OK ? CLI_OK : cli_fail("create pool", &err);
 }

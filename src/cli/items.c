@@ -24,12 +24,6 @@ typedef struct build {
     size_t  n_filler; /* tokens of filler in the document */
 } build;
 
-static int out_of_memory(void)
-{
-    fprintf(stderr, "kvcsa: out of memory\n");
-    return CLI_FAILED;
-}
-
 /* ------------------------------------------------------------------ lines */
 
 int items_fail(const item_reader *r, const char *format, ...)
@@ -99,7 +93,7 @@ static int ids_of_list(const item_reader *r, const json_t *list, const char *key
     const size_t n = json_array_size(list);
 
     if (!(out->data = malloc((n + 1) * sizeof *out->data)))
-        return out_of_memory();
+        return cli_no_memory();
     for (size_t i = 0; i < n; i++) {
         const json_t    *v = json_array_get(list, i);
         const json_int_t id = json_integer_value(v);
@@ -200,7 +194,7 @@ static int read_needles(const item_reader *r, const json_t *item, build *b)
     if (list && (!json_is_array(list) || n > MAX_NEEDLES))
         return items_fail(r, "needles must be a list of at most %u", MAX_NEEDLES);
     if (!(b->needles = calloc(n + 1, sizeof *b->needles)))
-        return out_of_memory();
+        return cli_no_memory();
     if (json_object_get(item, "needle")) {
         needle *first = &b->needles[b->n_needles++];
 
@@ -243,7 +237,7 @@ static int compose(build *b, cli_ids *out)
     size_t   at = 0;
 
     if (!sorted)
-        return out_of_memory();
+        return cli_no_memory();
     for (size_t i = 0; i < b->n_needles; i++) {
         b->needles[i].order = i;
         b->needles[i].offset = (size_t)(b->needles[i].depth * (double)b->n_filler);
@@ -284,7 +278,7 @@ static int size_document(const item_reader *r, const json_t *item, size_t n_behi
     if (!b->filler.n && b->n_filler)
         return items_fail(r, "filler is empty");
     if (!(out->data = malloc(((size_t)length + 1) * sizeof *out->data)))
-        return out_of_memory();
+        return cli_no_memory();
     if (bos)
         put(out, &r->info->bos_token, 1);
     return CLI_OK;
@@ -296,7 +290,7 @@ static int take_places(const build *b, int many, item_places *places)
     const size_t end = many ? b->n_needles : (size_t)b->has_main;
 
     if (!(places->items = malloc((end + 1) * sizeof *places->items)))
-        return out_of_memory();
+        return cli_no_memory();
     for (size_t i = first; i < end; i++)
         places->items[places->n++] = b->needles[i].place;
     return CLI_OK;
@@ -338,7 +332,7 @@ int items_document(const item_reader *r, const json_t *item, const char *key, si
         rc = items_fail(r, "%s has %zu tokens, the model's limit is %llu", key, text.n,
                         (unsigned long long)r->info->max_context_tokens);
     else if (!(out->data = malloc((text.n + 1) * sizeof *out->data)))
-        rc = out_of_memory();
+        rc = cli_no_memory();
     if (rc == CLI_OK && bos >= 0)
         put(out, &bos, 1);
     if (rc == CLI_OK)

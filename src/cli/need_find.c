@@ -31,12 +31,6 @@ typedef struct search {
     int             at;
 } search;
 
-static int out_of_memory(void)
-{
-    fprintf(stderr, "kvcsa: out of memory\n");
-    return CLI_FAILED;
-}
-
 /* ------------------------------------------------------------------ one search */
 
 static void next_middle(search *s, size_t n_spans);
@@ -193,10 +187,10 @@ static int run_searches(need *n, need_doc *d, search *all, size_t n_all)
         start(&all[i], d->n_spans);
         n_jobs += all[i].end - all[i].from;
         if (!(all[i].visible = malloc(d->n_spans + 1)))
-            rc = out_of_memory();
+            rc = cli_no_memory();
     }
     if (!(jobs = malloc((n_jobs + 1) * sizeof *jobs)))
-        rc = out_of_memory();
+        rc = cli_no_memory();
     while (rc == CLI_OK && left)
         rc = run_round(n, d, all, n_all, jobs, &left);
     for (size_t i = 0; i < n_all; i++)
@@ -223,7 +217,7 @@ static int prune(need *n, need_doc *d, need_union *u, uint8_t *visible)
 {
     need_job *jobs = malloc(u->k * sizeof *jobs);
     size_t    left = 0;
-    int       rc = jobs ? CLI_OK : out_of_memory();
+    int       rc = jobs ? CLI_OK : cli_no_memory();
 
     for (size_t i = u->best; i-- > 0 && rc == CLI_OK;) {
         for (size_t q = 0; q < u->k; q++)
@@ -251,7 +245,7 @@ static int take_best_set(need *n, need_doc *d, need_union *u)
     u->best = u->found[o].kept;
     u->best_set = malloc((u->best + 1) * sizeof *u->best_set);
     if (!visible || !u->best_set)
-        rc = out_of_memory();
+        rc = cli_no_memory();
     for (size_t i = 0; i < u->best && rc == CLI_OK; i++) {
         u->best_set[i] = d->orders[o][i];
         visible[d->orders[o][i]] = 1;
@@ -288,7 +282,7 @@ static int order_by_mass(const double *mass, size_t n_spans, uint32_t **order)
         *order = malloc((n_spans + 1) * sizeof **order);
     if (!r || !*order) {
         free(r);
-        return out_of_memory();
+        return cli_no_memory();
     }
     for (size_t i = 0; i < n_spans; i++)
         r[i] = (ranked){mass[i], (uint32_t)i};
@@ -306,7 +300,7 @@ static int order_for_union(need_doc *d, size_t k)
     int     rc;
 
     if (!mass)
-        return out_of_memory();
+        return cli_no_memory();
     for (size_t q = 0; q < k; q++)
         for (size_t i = 0; i < d->n_spans; i++)
             if (d->questions[q].mass[i] > mass[i])
@@ -324,7 +318,7 @@ static int make_orders(need_doc *d, const double *mass)
         rc = order_by_mass(d->questions[q].mass, d->n_spans, &d->questions[q].order);
     for (size_t o = NEED_RECENT; o <= NEED_FIRST && rc == CLI_OK; o++) {
         if (!(d->orders[o] = malloc((d->n_spans + 1) * sizeof *d->orders[o])))
-            return out_of_memory();
+            return cli_no_memory();
         for (size_t i = 0; i < d->n_spans; i++)
             d->orders[o][i] = (uint32_t)(o == NEED_FIRST ? i : d->n_spans - 1 - i);
     }
@@ -337,7 +331,7 @@ static int make_orders(need_doc *d, const double *mass)
 static int find_each(need *n, need_doc *d, size_t o)
 {
     search *all = calloc(d->n_questions, sizeof *all);
-    int     rc = all ? CLI_OK : out_of_memory();
+    int     rc = all ? CLI_OK : cli_no_memory();
 
     for (size_t q = 0; q < d->n_questions && rc == CLI_OK; q++) {
         all[q].order = o == NEED_HINDSIGHT ? d->questions[q].order : d->orders[o];
@@ -387,7 +381,7 @@ static int check_reference(need *n, need_doc *d)
     need_job *jobs = malloc(d->n_questions * sizeof *jobs);
     uint8_t  *visible = malloc(d->n_spans + 1);
     size_t    flips = 0;
-    int       rc = jobs && visible ? CLI_OK : out_of_memory();
+    int       rc = jobs && visible ? CLI_OK : cli_no_memory();
 
     if (rc == CLI_OK) {
         memset(visible, 1, d->n_spans + 1);
@@ -416,7 +410,7 @@ static int check_reference(need *n, need_doc *d)
 int need_examine(need *n, need_doc *d)
 {
     double *mass = malloc((d->n_spans + 1) * sizeof *mass);
-    int     rc = mass ? CLI_OK : out_of_memory();
+    int     rc = mass ? CLI_OK : cli_no_memory();
 
     list_unions(n, d);
     if (rc == CLI_OK && (rc = need_run_document(n, d, mass)) == CLI_OK &&

@@ -6,12 +6,6 @@
 
 #define MAX_QUESTIONS 4096u
 
-static int out_of_memory(void)
-{
-    fprintf(stderr, "kvcsa: out of memory\n");
-    return CLI_FAILED;
-}
-
 static int read_questions(const item_reader *r, const json_t *item, need_doc *d)
 {
     json_t      *list = json_object_get(item, "questions");
@@ -21,12 +15,12 @@ static int read_questions(const item_reader *r, const json_t *item, need_doc *d)
     if (!json_is_array(list) || n < 1 || n > MAX_QUESTIONS)
         return items_fail(r, "questions must be a list of 1 to %u texts", MAX_QUESTIONS);
     if (!(d->questions = calloc(n, sizeof *d->questions)))
-        return out_of_memory();
+        return cli_no_memory();
     for (size_t i = 0; i < n && rc == CLI_OK; i++) {
         json_t *one = json_pack("{s:O}", "question", json_array_get(list, i));
 
         if (!one)
-            return out_of_memory();
+            return cli_no_memory();
         rc = items_ids(r, one, "question", 0, &d->questions[i].ids);
         json_decref(one);
         d->n_questions++;
@@ -73,7 +67,7 @@ static int read_all(need *n, item_reader *r)
 
             if (!more) {
                 json_decref(item);
-                return out_of_memory();
+                return cli_no_memory();
             }
             n->docs = more;
         }

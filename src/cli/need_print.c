@@ -333,10 +333,8 @@ static int fill_panel(const need *n, int (*fill)(const need *, size_t, curve *),
     for (size_t o = 0; o < NEED_ORDERS; o++) {
         if (!n->o.use[o])
             continue;
-        if (!fill(n, o, &curves[o])) {
-            fprintf(stderr, "kvcsa: out of memory\n");
-            return CLI_FAILED;
-        }
+        if (!fill(n, o, &curves[o]))
+            return cli_no_memory();
         series[(*n_series)++] =
             (cli_series){need_order_names[o], curves[o].x, curves[o].y, curves[o].n};
     }

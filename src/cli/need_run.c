@@ -15,12 +15,6 @@ typedef struct asked { /* one fork */
     uint64_t       first; /* position of the row that predicts the answer's first token */
 } asked;
 
-static int out_of_memory(void)
-{
-    fprintf(stderr, "kvcsa: out of memory\n");
-    return CLI_FAILED;
-}
-
 static int32_t on_step(void *user, kvcsa_session *session, uint64_t n_done, uint64_t n_queued)
 {
     (void)user;
@@ -187,7 +181,7 @@ static int make_room(const need *n, need_doc *d)
         q->margins = malloc(n->o.generate * sizeof *q->margins);
         q->mass = malloc((d->n_spans + 1) * sizeof *q->mass);
         if (!q->answer || !q->margins || !q->mass)
-            return out_of_memory();
+            return cli_no_memory();
     }
     return CLI_OK;
 }
@@ -195,7 +189,7 @@ static int make_room(const need *n, need_doc *d)
 int need_run_document(need *n, need_doc *d, double *mass)
 {
     float *logits = malloc(n->info.vocab_tokens * sizeof *logits);
-    int    rc = logits ? make_room(n, d) : out_of_memory();
+    int    rc = logits ? make_room(n, d) : cli_no_memory();
 
     if (rc == CLI_OK)
         rc = read_document(n, d, mass);
@@ -250,7 +244,7 @@ static int queue_job(need *n, const need_doc *d, asked *a)
     if (!ids.data || !rows) {
         free(ids.data);
         free(rows);
-        return out_of_memory();
+        return cli_no_memory();
     }
     memcpy(ids.data, q->ids.data, q->ids.n * sizeof *ids.data);
     memcpy(ids.data + q->ids.n, q->answer, (q->n_answer - 1) * sizeof *ids.data);

@@ -5,12 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int out_of_memory(void)
-{
-    fprintf(stderr, "kvcsa: out of memory\n");
-    return CLI_FAILED;
-}
-
 static void append_ids(cli_ids *to, const cli_ids *more)
 {
     if (more->n)
@@ -25,7 +19,7 @@ static int join(needle_item *it, const cli_ids *document, const cli_ids *questio
     const size_t n = document->n + question->n + answer->n;
 
     if (!(it->tokens.data = malloc(n * sizeof *it->tokens.data)))
-        return out_of_memory();
+        return cli_no_memory();
     append_ids(&it->tokens, document);
     append_ids(&it->tokens, question);
     it->n_prompt = it->tokens.n;
@@ -40,7 +34,7 @@ static int read_labels(const item_reader *r, const json_t *item, needle_item *it
     int         rc;
 
     if (kind && !(it->kind = strdup(kind)))
-        return out_of_memory();
+        return cli_no_memory();
     if ((rc = items_ids(r, item, "absent", 1, &absent)) != CLI_OK)
         return rc;
     if (absent.n && r->info->span_tokens) /* else nothing can be hidden */
@@ -112,7 +106,7 @@ static int read_all(needle *n, item_reader *r)
 
             if (!more) {
                 json_decref(item);
-                return out_of_memory();
+                return cli_no_memory();
             }
             n->items = more;
         }

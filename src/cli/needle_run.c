@@ -84,10 +84,8 @@ static int add_control(const needle *n, const needle_item *it, batch *b)
     const uint64_t span = n->info.span_tokens;
     uint64_t      *end;
 
-    if (!(b->hidden = malloc((s.n_hidden + 1) * 2 * sizeof *b->hidden))) {
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
-    }
+    if (!(b->hidden = malloc((s.n_hidden + 1) * 2 * sizeof *b->hidden)))
+        return cli_no_memory();
     if (s.n_hidden)
         memcpy(b->hidden, s.hidden, s.n_hidden * 2 * sizeof *b->hidden);
     end = b->hidden + 2 * s.n_hidden++;
@@ -182,8 +180,7 @@ static int run_greedy(walk *w, needle_item *it, const batch *b)
         it->generated = calloc(n_runs, bytes);
     if (!all || !it->generated) {
         free(all);
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
+        return cli_no_memory();
     }
     if (kvcsa_compare_greedy(&b->ref, b->tests, b->compares, b->n, it->tokens.data, it->n_prompt,
                              n_answer, all, &p, &err) != KVCSA_OK) {

@@ -206,10 +206,8 @@ int cli_compare_plans(const cli_compare *compare)
     subject    *s = calloc(c.n_words, sizeof *s);
     int         rc;
 
-    if (!s) {
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
-    }
+    if (!s)
+        return cli_no_memory();
     if ((rc = open_subjects(s, &c)) == CLI_OK)
         rc = c.json ? print_json(s, c.n_words, &c) : print_text(s, c.n_words, &c);
     for (size_t i = 0; i < c.n_words; i++)

@@ -11,6 +11,12 @@ int cli_fail(const char *doing, const kvcsa_error *err)
     return CLI_FAILED;
 }
 
+int cli_no_memory(void)
+{
+    fprintf(stderr, "kvcsa: out of memory\n");
+    return CLI_FAILED;
+}
+
 int cli_finish_stdout(void)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))

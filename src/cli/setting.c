@@ -260,10 +260,8 @@ static int read_parts(reader *r)
     uint32_t seen = 0;
     int      rc = CLI_OK;
 
-    if (!copy) {
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
-    }
+    if (!copy)
+        return cli_no_memory();
     while (word && rc == CLI_OK) {
         char *plus = strchr(word, '+');
 
@@ -330,10 +328,8 @@ int cli_setting_open(const char *command, const char *text, const char *path, kv
     int              rc;
 
     memset(out, 0, sizeof *out);
-    if (!(out->text = strdup(text))) {
-        fprintf(stderr, "kvcsa: out of memory\n");
-        return CLI_FAILED;
-    }
+    if (!(out->text = strdup(text)))
+        return cli_no_memory();
     if (kvcsa_model_get_info(base, &info, &err) != KVCSA_OK)
         return cli_fail("describe model", &err);
     r.whole = out->text;
