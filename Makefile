@@ -44,7 +44,9 @@ API_CFLAGS := $(COMMON) -Iinclude
 LIBS      := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lm -pthread -ldl
 
 obj        = $(patsubst %.c,$(B)/obj/%.o,$(1))
-LIB_SRC   := $(sort $(filter-out src/cli/%,$(wildcard src/*/*.c)))
+# Kernels for the instruction sets of the machine that CC builds for.
+ARCH      := $(patsubst aarch64%,arm,$(patsubst x86_64%,x86,$(shell $(CC) -dumpmachine 2>/dev/null)))
+LIB_SRC   := $(sort $(filter-out src/cli/%,$(wildcard src/*/*.c src/cpu/$(ARCH)/*.c)))
 CLI_SRC   := $(sort $(wildcard src/cli/*.c))
 EXAMPLES  := $(sort $(wildcard examples/*.c))
 API_TESTS := $(sort $(wildcard test/test_api_*.c))
@@ -95,6 +97,12 @@ fuzzers: $(FUZZ_BIN)
 
 # The reference kernels are written with 16-lane vectors, which need -O3 to become straight SSE code.
 $(B)/obj/src/cpu/ref_%.o: KV_CFLAGS += -O3
+# Variant files are the only ones that are built with more than the base of the architecture.
+$(B)/obj/src/cpu/x86/%_avx2.o: KV_CFLAGS += -O3 -mavx2 -mfma -mf16c -mbmi2
+$(B)/obj/src/cpu/x86/%_avx512.o: KV_CFLAGS += -O3 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512cd \
+  -mavx512dq -mavx512vl -mavx512vbmi -mavx512vbmi2 -mavx512vnni -mprefer-vector-width=512
+$(B)/obj/src/cpu/arm/%_neon.o: KV_CFLAGS += -O3
+$(B)/obj/src/cpu/arm/%_dotprod.o: KV_CFLAGS += -O3 -march=armv8.2-a+dotprod
 
 $(B)/obj/examples/%.o: examples/%.c Makefile
 	@mkdir -p $(@D)

@@ -495,8 +495,18 @@ typedef struct kvcsa_pool_params {
     uint32_t flags;                   /* KVCSA_POOL_* */
     const kvcsa_trace *trace;         /* NULL = none; likewise below since 0.2 */
     uint32_t evict;                   /* KVCSA_EVICT_*: which prefix goes first */
-    uint32_t reserved;                /* 0 */
+    uint32_t cpu_avoid;               /* KVCSA_CPU_* that must not be used though the machine has
+                                       * them. Bits of results are the same with all that fuse
+                                       * multiply and add (any of them), and others with none:
+                                       * within a pool they never change. Since 0.4 (0 before) */
 } kvcsa_pool_params;
+enum { /* instruction sets that kernels are written for; each includes what its name includes on
+        * the first processors that have it all */
+    KVCSA_CPU_AVX2 = 1u,   /* with FMA, F16C, BMI2 */
+    KVCSA_CPU_AVX512 = 2u, /* with VBMI, VBMI2, VNNI (Ice Lake, Zen 4); implies AVX2 */
+    KVCSA_CPU_NEON = 4u,   /* Armv8-A */
+    KVCSA_CPU_DOTPROD = 8u /* Armv8.2-A; implies NEON */
+};
 enum {
     KVCSA_POOL_FILL_FREED = 1u, /* overwrite a freed block with 0xA5 (for tests of your own) */
     KVCSA_POOL_ZERO_FREED = 2u  /* overwrite a freed block with zeros */

@@ -609,7 +609,7 @@ static void test_behaviour_46_params(void **state)
     pp.flags = 1u << 30;
     assert_refused(kvcsa_pool_create(&pp, &pool, &err));
     kvcsa_pool_params_default(&pp, sizeof pp);
-    pp.reserved = 1;
+    pp.cpu_avoid = 1u << 31;
     assert_refused(kvcsa_pool_create(&pp, &pool, &err));
     assert_null(pool);
     pool = host_pool(1, 0);

@@ -212,7 +212,7 @@ static void test_null_reuse_fork_and_erase(void **state)
     kvcsa_append_params_default(&ap, sizeof ap);
     ap.reserved = 1;
     assert_fails(kvcsa_session_append(s, &id, 1, &ap, NULL, &err), KVCSA_ERR_UNSUPPORTED,
-                 "reserved is 1");
+                 "cpu_avoid is 0x80000000");
     assert_int_equal(kvcsa_session_length(s), 0);
     assert_ok(kvcsa_session_rewind(s, 0, &err)); /* nothing was queued by all that */
     kvcsa_session_release(&s);
@@ -543,8 +543,8 @@ static void test_new_params_are_checked(void **state)
     pp.evict = 2;
     assert_fails(kvcsa_pool_create(&pp, &pool, &err), KVCSA_ERR_UNSUPPORTED, "evict is 2");
     kvcsa_pool_params_default(&pp, sizeof pp);
-    pp.reserved = 1;
-    assert_fails(kvcsa_pool_create(&pp, &pool, &err), KVCSA_ERR_UNSUPPORTED, "reserved is 1");
+    pp.cpu_avoid = 1u << 31;
+    assert_fails(kvcsa_pool_create(&pp, &pool, &err), KVCSA_ERR_UNSUPPORTED, "cpu_avoid is 0x80000000");
     assert_null(pool);
     kvcsa_pool_params_default(&pp, sizeof pp);
     pp.trace = &deaf; /* like a log without a function: nobody listens */

@@ -233,7 +233,7 @@ static kvcsa_status attend_chunk(kvi_device *dev, const scene *c, size_t first, 
                                  .floor = c->floor, .n_rows = n, .n_heads = c->n_heads, .width = c->width,
                                  .n_window = c->n_window, .row_bytes = c->row_bytes, .k = c->k, .scale = c->scale,
                                  .flags = c->flags};
-    st = kvi_ref_attend(dev, &p, NULL);
+    st = kvi_cpu_attend(dev, &p, NULL);
     free(pos);
     ring_fini(&r);
     return st;
@@ -258,10 +258,10 @@ static void test_attend_vector_l(void **state)
                            .chunk = rows + 66, .sink = &sink, .chunk_pos = 2,
                            .n_rows = 1, .n_heads = 1, .width = 32, .n_window = 3, .row_bytes = 33, .scale = .5f,
                            .flags = KVI_OP_ROUND_BF16};
-    assert_int_equal(kvi_ref_attend(&devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_attend(&devices[0], &p, NULL), KVCSA_OK);
     assert_true(out[0] == 0.4375f && out[1] == 0.32421875f && out[2] == 0);
     p.flags = 0;
-    assert_int_equal(kvi_ref_attend(&devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_attend(&devices[0], &p, NULL), KVCSA_OK);
     assert_true(fabs((double)out[0] - (1 - exp(-2)) / 1.9755813) < 1e-7);
     assert_true(fabs((double)out[1] - (exp(-1) + 2 * exp(-2)) / 1.9755813) < 1e-7);
 }
@@ -634,7 +634,7 @@ static void scene_write(scene *c, const kvi_backend_ops *ops, kvi_device *dev, u
 static void test_attend_reads_every_format(void **state)
 {
     enum { N = 40, HEADS = 2, WIDTH = 64, OUT = N * HEADS * WIDTH };
-    const kvi_backend_ops  *ops = kvi_cpu_backend();
+    const kvi_backend_ops  *ops = kvi_cpu_backend(0);
     const kvi_device_params params = {.allocator = &memory.hook};
     float                  *latent = get((size_t)N_ENTRIES * WIDTH * sizeof *latent);
     float                  *out[2] = {get(OUT * sizeof(float)), get(OUT * sizeof(float))};
@@ -690,7 +690,7 @@ static void test_attend_reads_every_format(void **state)
 static void test_attend_shows_poison_of_every_format(void **state)
 {
     enum { N = 20, HEADS = 2, WIDTH = 32, OUT = N * HEADS * WIDTH, BAD = 64 };
-    const kvi_backend_ops *ops = kvi_cpu_backend();
+    const kvi_backend_ops *ops = kvi_cpu_backend(0);
     float                  latent[N_ENTRIES * WIDTH];
     float                  out[OUT];
     prng                   r;

@@ -92,7 +92,7 @@ static void test_window_write_packs_rows(void **state)
                                            .row_bytes = BYTES};
 
         memset(rows, 0x11, (size_t)ROWS * BYTES);
-        assert_int_equal(kvi_ref_window_write(&devices[d], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_window_write(&devices[d], &p, NULL), KVCSA_OK);
         for (size_t i = 0; i < ROWS; i++) {
             naive_window(x + i * STRIDE, WIDTH, want);
             assert_memory_equal(rows + i * BYTES, want, BYTES);
@@ -116,7 +116,7 @@ static void test_window_write_poisons_one_group(void **state)
         const kvi_window_write_params p = {.x = x, .rows = row, .x_stride = 64, .n_rows = 1, .width = 64, .row_bytes = 66};
 
         x[40] = bad == 0 ? NAN : bad == 1 ? -INFINITY : 3.4e38f; /* the last becomes infinite in bf16 */
-        assert_int_equal(kvi_ref_window_write(&devices[0], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_window_write(&devices[0], &p, NULL), KVCSA_OK);
         assert_int_equal(row[65], 255);
         assert_int_equal(row[64], 127 - 8); /* 448 * 2^-8 = 1.75 holds 1, 448 * 2^-9 does not */
     }
@@ -142,7 +142,7 @@ static void test_entry_write_main_row_is_288_bytes_of_e2m1_and_e4m3(void **state
     assert_int_equal(s.owner.main_row_bytes, 288);
     assert_int_equal(s.owner.index_row_bytes, 68);
     const kvi_entry_write_params p = {.to = entries_of(&s), .latent = latent, .key = key, .first_entry = 3, .n_rows = 1};
-    assert_int_equal(kvi_ref_entry_write(&devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_entry_write(&devices[0], &p, NULL), KVCSA_OK);
     assert_memory_equal(main_row(&s, 3), bytes, sizeof bytes);
     assert_int_equal(main_row(&s, 3)[256], 0x38);
     assert_int_equal(main_row(&s, 3)[257], 0x2c);
@@ -179,7 +179,7 @@ static void test_entry_write_places_rows(void **state)
             const kvi_entry_write_params p = {.to = entries_of(&s), .latent = latent + i * WIDTH, .key = key + i * INDEX,
                                               .first_entry = FIRST + i, .n_rows = n};
 
-            assert_int_equal(kvi_ref_entry_write(&devices[d % N_DEVICES], &p, NULL), KVCSA_OK);
+            assert_int_equal(kvi_cpu_entry_write(&devices[d % N_DEVICES], &p, NULL), KVCSA_OK);
             i += n;
         }
         for (size_t b = 0; b < s.n_blocks; b++) { /* bytes of neither row are touched */
@@ -211,7 +211,7 @@ static void test_index_query_gives_twice_the_values(void **state)
         const kvi_index_query_params p = {.x = x, .codes = codes, .scales = scales, .n_rows = ROWS, .n_heads = HEADS,
                                           .width = WIDTH};
 
-        assert_int_equal(kvi_ref_index_query(&devices[d], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_index_query(&devices[d], &p, NULL), KVCSA_OK);
         check_guard(codes, N);
         check_guard(scales, N / 32 * sizeof *scales);
         for (size_t g = 0; g < N / 32; g++) {
@@ -246,11 +246,11 @@ static void test_pool_pairs_vector_i(void **state)
 
     (void)state;
     kvi_pool_pairs_params p = {.k = k, .gate = g, .out = out, .n_pairs = 1, .width = 4};
-    assert_int_equal(kvi_ref_pool_pairs(&devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_pool_pairs(&devices[0], &p, NULL), KVCSA_OK);
     for (size_t c = 0; c < 4; c++)
         assert_true(fabs((double)out[c] - plain[c]) < 1e-6);
     p.flags = KVI_OP_ROUND_BF16;
-    assert_int_equal(kvi_ref_pool_pairs(&devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_pool_pairs(&devices[0], &p, NULL), KVCSA_OK);
     for (size_t c = 0; c < 4; c++)
         assert_true(out[c] == rounded[c]);
 }
@@ -275,7 +275,7 @@ static void test_pool_pairs_is_a_softmax_per_channel(void **state)
         const kvi_pool_pairs_params p = {.k = k, .gate = g, .out = out, .n_pairs = PAIRS, .width = WIDTH};
 
         memset(out, 0, N * sizeof *out);
-        assert_int_equal(kvi_ref_pool_pairs(&devices[d], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_pool_pairs(&devices[d], &p, NULL), KVCSA_OK);
         check_guard(out, N * sizeof *out);
         assert_true(isnan(out[3]));
         for (size_t i = 0; i < N; i++) {
@@ -318,15 +318,15 @@ static void test_no_rows_is_no_work(void **state)
     const kvi_index_score_params score = {.keys = e, .n_heads = 2};
     const kvi_attend_params      a = {.n_heads = 2, .width = 32, .n_window = 4, .row_bytes = 33};
     fault_alloc_fail_at(&memory, 1); /* not even scratch */
-    assert_int_equal(kvi_ref_window_write(dev, &w, NULL), KVCSA_OK);
-    assert_int_equal(kvi_ref_pool_pairs(dev, &pool, NULL), KVCSA_OK);
-    assert_int_equal(kvi_ref_entry_write(dev, &entry, NULL), KVCSA_OK);
-    assert_int_equal(kvi_ref_index_query(dev, &q, NULL), KVCSA_OK);
-    assert_int_equal(kvi_ref_index_score(dev, &score, NULL), KVCSA_OK);
-    assert_int_equal(kvi_ref_candidates(dev, &c, NULL), KVCSA_OK);
-    assert_int_equal(kvi_ref_hide(dev, &hide, NULL), KVCSA_OK);
-    assert_int_equal(kvi_ref_topk(dev, &t, NULL), KVCSA_OK);
-    assert_int_equal(kvi_ref_attend(dev, &a, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_window_write(dev, &w, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_pool_pairs(dev, &pool, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_entry_write(dev, &entry, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_index_query(dev, &q, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_index_score(dev, &score, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_candidates(dev, &c, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_hide(dev, &hide, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_topk(dev, &t, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_attend(dev, &a, NULL), KVCSA_OK);
     fault_alloc_fail_at(&memory, 0);
     store_fini(&s);
 }

@@ -8,7 +8,7 @@
 
 static void test_cpu_backend_table_is_complete(void **state)
 {
-    const kvi_backend_ops *ops = kvi_cpu_backend();
+    const kvi_backend_ops *ops = kvi_cpu_backend(0);
     const size_t           first = offsetof(kvi_backend_ops, device_open);
     void                  *slot;
 
@@ -37,12 +37,12 @@ static void test_cpu_backend_open_fails_clean(void **state)
 
     (void)state;
     the_meter.fail_at = atomic_load(&the_meter.calls);
-    assert_int_equal(kvi_cpu_backend()->device_open(&p, &dev, &err), KVCSA_ERR_NOMEM);
+    assert_int_equal(kvi_cpu_backend(0)->device_open(&p, &dev, &err), KVCSA_ERR_NOMEM);
     the_meter.fail_at = -1;
     assert_int_equal(err.status, KVCSA_ERR_NOMEM);
     assert_null(dev);
     assert_int_equal(atomic_load(&the_meter.outstanding), before);
-    kvi_cpu_backend()->device_close(NULL);
+    kvi_cpu_backend(0)->device_close(NULL);
 }
 
 /* ------------------------------------------------------------------ weights */
@@ -104,7 +104,7 @@ static void test_embed_gathers_rows(void **state)
         const kvi_embed_params p = {.table = &t.m, .ids = ids, .y = y.data, .y_stride = 67, .n_rows = 5,
                                     .flags = k % 2 ? KVI_OP_ROUND_BF16 : 0};
 
-        assert_int_equal(kvi_ref_embed(devices[k % N_DEVICES], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_embed(devices[k % N_DEVICES], &p, NULL), KVCSA_OK);
         for (size_t i = 0; i < 5; i++)
             for (size_t c = 0; c < 64; c++) {
                 const float v = (float)t.values[ids[i] * 64 + c];
@@ -136,7 +136,7 @@ static void run_linear(const void *job, kvi_device *dev, size_t first, size_t n,
                                  .y = out + first * j->n_out, .x_stride = j->x_stride, .y_stride = j->n_out, .n_rows = n,
                                  .flags = j->flags};
 
-    assert_int_equal(kvi_ref_linear(dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_linear(dev, &p, NULL), KVCSA_OK);
 }
 
 /* Every output is kvi_dot of the weight row and x, bit for bit, and near the sum in double. */
@@ -216,7 +216,7 @@ static void test_linear_strides_and_guards(void **state)
         guarded                 y = guarded_new(3 * 60 + 50);
         const kvi_linear_params p = {.w = &t.m, .n_out = 50, .x = x, .y = y.data, .x_stride = 64, .y_stride = 60, .n_rows = 4};
 
-        assert_int_equal(kvi_ref_linear(devices[d], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_linear(devices[d], &p, NULL), KVCSA_OK);
         for (size_t i = 0; i < 3; i++)
             for (size_t j = 50; j < 60; j++)
                 assert_true(untouched(y.data + i * 60 + j));
@@ -233,10 +233,10 @@ static void test_linear_nothing_to_do(void **state)
     const long        calls = atomic_load(&the_meter.calls);
 
     (void)state;
-    assert_int_equal(kvi_ref_linear(devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_linear(devices[0], &p, NULL), KVCSA_OK);
     p.n_rows = 1;
     p.n_out = 0;
-    assert_int_equal(kvi_ref_linear(devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_linear(devices[0], &p, NULL), KVCSA_OK);
     assert_true(y == 5.0f);
     assert_int_equal(atomic_load(&the_meter.calls), calls);
     matrix_free(&t);
@@ -349,7 +349,7 @@ static void run_norm(const void *job, kvi_device *dev, size_t first, size_t n, f
     const kvi_norm_params p = {.x = j->x + first * stride, .y = out + first * j->width, .weight = j->weight, .x_stride = stride,
                                .y_stride = j->width, .n_rows = n, .width = j->width, .eps = 1e-20f, .flags = j->flags};
 
-    assert_int_equal(kvi_ref_norm(dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_norm(dev, &p, NULL), KVCSA_OK);
 }
 
 /* y = w x r. r: the sum of squares is within (n/16 + 7) u, then /, + eps, halved by the root, root, 1 / : n/32 + 7 u;
@@ -415,11 +415,11 @@ static void test_norm_in_place_and_zero(void **state)
     (void)state;
     fill(w, 16, 1.0f);
     fill(x, 32, 1.0f);
-    assert_int_equal(kvi_ref_norm(devices[1], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_norm(devices[1], &p, NULL), KVCSA_OK);
     for (size_t c = 32; c < 48; c++)
         assert_true(y[c] == 0.0f);
     p.y = x;
-    assert_int_equal(kvi_ref_norm(devices[2], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_norm(devices[2], &p, NULL), KVCSA_OK);
     assert_bits(x, y, 48);
 }
 
@@ -445,7 +445,7 @@ static void run_rope(const void *job, kvi_device *dev, size_t first, size_t n, f
                                .flags = j->flags};
 
     memcpy(p.x, j->x + first * row, n * row * sizeof *p.x);
-    assert_int_equal(kvi_ref_rope(dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_rope(dev, &p, NULL), KVCSA_OK);
 }
 
 /* Against libm in double at the float angle: sine and cosine within 0.51 ulp (1.02 u), product u, sum u: 4 u (|a| + |b|). */
@@ -513,7 +513,7 @@ static void test_rope_keeps_the_gap_between_rows(void **state)
     (void)state;
     fill(x.data, 8, 1.0f);
     fill(x.data + 9, 8, 1.0f);
-    assert_int_equal(kvi_ref_rope(devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_rope(devices[0], &p, NULL), KVCSA_OK);
     assert_true(untouched(x.data + 8));
     guarded_check_free(&x);
 }

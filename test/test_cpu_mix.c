@@ -25,7 +25,7 @@ static void run_mix(const void *job, kvi_device *dev, size_t first, size_t n, fl
                         .post = post.data, .comb = comb.data, .n_rows = n, .copies = j->copies, .width = j->width,
                         .n_iters = j->n_iters, .scale = {0.8f, 0.6f, 1.2f}, .norm_eps = 1e-20f, .eps = 1e-6f};
 
-    assert_int_equal(kvi_ref_mix(dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_mix(dev, &p, NULL), KVCSA_OK);
     for (size_t i = 0; i < n; i++) {
         float *to = out + (first + i) * row;
 
@@ -156,7 +156,7 @@ static void run_collapse(const void *job, kvi_device *dev, size_t first, size_t 
                                    .y = out + first * j->width, .n_rows = n, .copies = j->copies, .width = j->width,
                                    .flags = j->flags};
 
-    assert_int_equal(kvi_ref_collapse(dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_collapse(dev, &p, NULL), KVCSA_OK);
 }
 
 static void run_expand(const void *job, kvi_device *dev, size_t first, size_t n, float *out)
@@ -168,7 +168,7 @@ static void run_expand(const void *job, kvi_device *dev, size_t first, size_t n,
                                  .width = j->width, .flags = j->flags};
 
     memcpy(p.h, j->h + first * row, n * row * sizeof *p.h);
-    assert_int_equal(kvi_ref_expand(dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_expand(dev, &p, NULL), KVCSA_OK);
 }
 
 enum { STREAM_ROWS = 11 };
@@ -244,7 +244,7 @@ static void test_expand_stays_inside(void **state)
     (void)state;
     for (size_t i = 0; i < 6; i++)
         h.data[i] = (float)(10 * i);
-    assert_int_equal(kvi_ref_expand(devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_expand(devices[0], &p, NULL), KVCSA_OK);
     assert_bits(h.data, ((const float[6]){1, 2, 3, 1, 12, 23}), 6);
     guarded_check_free(&h);
 }
@@ -268,7 +268,7 @@ static void run_engram(const void *job, kvi_device *dev, size_t first, size_t n,
                                       .copies = j->copies, .width = j->width, .eps = 1e-20f, .flags = j->flags};
 
     memcpy(p.h, j->h + first * row, n * row * sizeof *p.h);
-    assert_int_equal(kvi_ref_engram_gate(dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_engram_gate(dev, &p, NULL), KVCSA_OK);
 }
 
 static void check_engram(uint32_t copies, uint32_t width, size_t n_rows)

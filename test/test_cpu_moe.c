@@ -12,7 +12,7 @@ static void route(kvi_device *dev, const float *z, const float *bias, size_t n_r
     const kvi_route_params p = {.z = z, .bias = bias, .experts = experts, .weights = weights, .n_rows = n_rows,
                                 .n_experts = n_experts, .k = k, .normalise = normalise, .scale = 1.5f};
 
-    assert_int_equal(kvi_ref_route(dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_route(dev, &p, NULL), KVCSA_OK);
 }
 
 static void test_route_scores_and_weights(void **state)
@@ -205,7 +205,7 @@ static void run_moe(const void *job, kvi_device *dev, size_t first, size_t n, fl
     guarded              y = guarded_new(n * s->width);
     const kvi_moe_params p = moe_params(s, first, n, y.data);
 
-    assert_int_equal(kvi_ref_moe(dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_moe(dev, &p, NULL), KVCSA_OK);
     memcpy(out + first * s->width, y.data, n * s->width * sizeof *out);
     guarded_check_free(&y);
 }
@@ -215,7 +215,7 @@ static void one_linear(const kvi_matrix *w, const float *x, float *y, uint32_t f
     const kvi_linear_params p = {.w = w, .n_out = w->rows, .x = x, .y = y, .x_stride = w->cols, .y_stride = w->rows,
                                  .n_rows = 1, .flags = flags};
 
-    assert_int_equal(kvi_ref_linear(devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_linear(devices[0], &p, NULL), KVCSA_OK);
 }
 
 /* The operator is what the linear operator and the formula give row by row, bit for bit. */
@@ -430,17 +430,17 @@ static long check_out_of_memory(attempt_fn attempt, const void *params)
 
 static kvcsa_status attempt_linear(kvi_device *dev, const void *params, kvcsa_error *err)
 {
-    return kvi_ref_linear(dev, params, err);
+    return kvi_cpu_linear(dev, params, err);
 }
 
 static kvcsa_status attempt_route(kvi_device *dev, const void *params, kvcsa_error *err)
 {
-    return kvi_ref_route(dev, params, err);
+    return kvi_cpu_route(dev, params, err);
 }
 
 static kvcsa_status attempt_moe(kvi_device *dev, const void *params, kvcsa_error *err)
 {
-    return kvi_ref_moe(dev, params, err);
+    return kvi_cpu_moe(dev, params, err);
 }
 
 static void test_out_of_memory_leaves_nothing(void **state)

@@ -91,7 +91,7 @@ static void test_index_score_vector_j(void **state)
     }
     const kvi_index_score_params p = {.keys = entries_of(&s), .codes = codes, .scales = scales, .weights = weights,
                                       .n_visible = &n_visible, .scores = scores, .scores_stride = 3, .n_rows = 1, .n_heads = 2};
-    assert_int_equal(kvi_ref_index_score(&devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_index_score(&devices[0], &p, NULL), KVCSA_OK);
     assert_true(scores[0] == 0 && scores[1] == -0.375f && scores[2] == 1.0f);
     store_fini(&s);
 }
@@ -109,7 +109,7 @@ static void check_scores(const kvi_device *dev, const store *s, const query *q, 
                                 .scores_stride = stride, .blocks_stride = n_listed, .n_rows = n_rows,
                                 .n_heads = (uint32_t)n_heads, .block_entries = (uint32_t)be};
 
-    assert_int_equal(kvi_ref_index_score((kvi_device *)(uintptr_t)dev, &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_index_score((kvi_device *)(uintptr_t)dev, &p, NULL), KVCSA_OK);
     check_guard(scores, bytes);
     for (size_t row = 0; row < n_rows; row++) {
         const size_t n = blocks ? n_blocks[row] * be : n_visible[row];
@@ -234,8 +234,8 @@ static void test_index_score_poison_is_never_selected(void **state)
     const kvi_index_score_params p = {.keys = entries_of(&s), .codes = q.codes, .scales = q.scales, .weights = q.weights,
                                       .n_visible = n_visible, .scores = scores, .scores_stride = N, .n_rows = 2, .n_heads = 3};
     const kvi_topk_params top = {.scores = scores, .n_scores = n_visible, .ids = ids, .scores_stride = N, .n_rows = 2, .k = N};
-    assert_int_equal(kvi_ref_index_score(&devices[0], &p, NULL), KVCSA_OK);
-    assert_int_equal(kvi_ref_topk(&devices[0], &top, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_index_score(&devices[0], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_topk(&devices[0], &top, NULL), KVCSA_OK);
     for (size_t i = 0; i < N; i++) {
         assert_int_equal(isnan(scores[i]) != 0, i == 17);
         assert_true(isnan(scores[N + i]));
@@ -333,7 +333,7 @@ static void test_topk_equals_a_stable_sort(void **state)
         for (size_t row = 0; row < ROWS; row++)
             fill_pattern(&r, (t + row) % N_PATTERNS, scores + row * MOST, MOST);
         memset(ids, 0xA7, ROWS * MOST * sizeof *ids);
-        assert_int_equal(kvi_ref_topk(&devices[t % N_DEVICES], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_topk(&devices[t % N_DEVICES], &p, NULL), KVCSA_OK);
         for (size_t row = 0; row < ROWS; row++) {
             const size_t taken = naive_topk(scores + row * MOST, n[row], k, want);
 
@@ -365,7 +365,7 @@ static void test_topk_maps_blocks_to_entries(void **state)
 
         fill_pattern(&r, t % N_PATTERNS, scores, 80);
         ids[2 * K] = 77;
-        assert_int_equal(kvi_ref_topk(&devices[0], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_topk(&devices[0], &p, NULL), KVCSA_OK);
         assert_int_equal(ids[2 * K], 77);
         for (size_t row = 0; row < 2; row++) {
             const size_t taken = naive_topk(scores + 40 * row, n[row], K, want);
@@ -391,7 +391,7 @@ static void test_topk_of_a_million(void **state)
     for (size_t i = 0; i < N; i++)
         scores[i] = (float)(prng_below(&r, 20000)) * 0x1p-10f; /* the cut lies within ties */
     const kvi_topk_params p = {.scores = scores, .n_scores = &n, .ids = ids, .scores_stride = N, .n_rows = 1, .k = K};
-    assert_int_equal(kvi_ref_topk(&devices[1], &p, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_topk(&devices[1], &p, NULL), KVCSA_OK);
     assert_int_equal(naive_topk(scores, N, K, want), K);
     assert_memory_equal(ids, want, K * sizeof *ids);
     free(scores);
@@ -413,7 +413,7 @@ static void test_candidates_vector_k(void **state)
     (void)state;
     const kvi_candidates_params c = {.scores = source, .n_visible = &n, .blocks = blocks, .n_blocks = &n_blocks,
                                      .scores_stride = 14, .n_rows = 1, .block_entries = 4, .n_keep = 2};
-    assert_int_equal(kvi_ref_candidates(&devices[0], &c, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_candidates(&devices[0], &c, NULL), KVCSA_OK);
     assert_int_equal(n_blocks, 2);
     assert_int_equal(blocks[0], 2);
     assert_int_equal(blocks[1], 3);
@@ -421,7 +421,7 @@ static void test_candidates_vector_k(void **state)
         pool[i] = 8 + i < 14 ? consumer[8 + i] : -INFINITY;
     const kvi_topk_params t = {.scores = pool, .n_scores = &n_pool, .blocks = blocks, .ids = ids, .scores_stride = 8,
                                .blocks_stride = 2, .n_rows = 1, .block_entries = 4, .k = 3};
-    assert_int_equal(kvi_ref_topk(&devices[0], &t, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_topk(&devices[0], &t, NULL), KVCSA_OK);
     assert_int_equal(ids[0], 9);
     assert_int_equal(ids[1], 10);
     assert_int_equal(ids[2], 13);
@@ -470,7 +470,7 @@ static void test_candidates_equal_a_stable_sort(void **state)
         for (size_t row = 0; row < ROWS; row++)
             fill_pattern(&r, (t + row) % N_PATTERNS, scores + row * MOST, MOST);
         memset(blocks, 0xA7, ROWS * KEEP * sizeof *blocks);
-        assert_int_equal(kvi_ref_candidates(&devices[t % N_DEVICES], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_candidates(&devices[t % N_DEVICES], &p, NULL), KVCSA_OK);
         for (size_t row = 0; row < ROWS; row++) {
             const size_t taken = naive_candidates(scores + row * MOST, n[row], be, keep, want);
 
@@ -505,11 +505,11 @@ static void test_topk_fills_its_stride(void **state)
 
         for (size_t row = 0; row < ROWS; row++)
             fill_pattern(&r, (t + row) % N_PATTERNS, scores + row * MOST, MOST);
-        assert_int_equal(kvi_ref_topk(&devices[0], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_topk(&devices[0], &p, NULL), KVCSA_OK);
         p.ids = ids;
         p.ids_stride = t % 2 == 0 ? STRIDE : K;
         memset(ids, 0x77, sizeof ids);
-        assert_int_equal(kvi_ref_topk(&devices[t % N_DEVICES], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_topk(&devices[t % N_DEVICES], &p, NULL), KVCSA_OK);
         for (size_t row = 0; row < ROWS; row++)
             for (size_t i = 0; i < p.ids_stride; i++)
                 assert_int_equal(ids[row * p.ids_stride + i], i < K ? plain[row * K + i] : -1);
@@ -537,12 +537,12 @@ static void test_candidates_fill_their_stride(void **state)
 
         for (size_t row = 0; row < ROWS; row++)
             fill_pattern(&r, (t + row) % N_PATTERNS, scores + row * MOST, MOST);
-        assert_int_equal(kvi_ref_candidates(&devices[0], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_candidates(&devices[0], &p, NULL), KVCSA_OK);
         p.blocks = blocks;
         p.n_blocks = n_blocks[1];
         p.blocks_stride = t % 2 == 0 ? STRIDE : KEEP;
         memset(blocks, 0x77, sizeof blocks);
-        assert_int_equal(kvi_ref_candidates(&devices[t % N_DEVICES], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_candidates(&devices[t % N_DEVICES], &p, NULL), KVCSA_OK);
         assert_memory_equal(n_blocks[1], n_blocks[0], sizeof n_blocks[0]);
         for (size_t row = 0; row < ROWS; row++) {
             assert_true(n_blocks[0][row] <= KEEP);
@@ -622,7 +622,7 @@ static void test_hide_takes_whole_spans(void **state)
     for (size_t t = 0; t < 300; t++) {
         hide_case_init(h, &r, t);
         memcpy(before, h->scores, sizeof h->scores);
-        assert_int_equal(kvi_ref_hide(&devices[t % N_DEVICES], &h->p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_hide(&devices[t % N_DEVICES], &h->p, NULL), KVCSA_OK);
         for (size_t row = 0; row < HIDE_ROWS; row++) {
             for (size_t i = 0; i < HIDE_STRIDE; i++) {
                 const float *got = &h->scores[row * HIDE_STRIDE + i];
@@ -661,8 +661,8 @@ static void test_hide_keeps_out_of_the_selection(void **state)
                                    .ids = ids, .scores_stride = HIDE_STRIDE,
                                    .blocks_stride = HIDE_LISTED, .n_rows = HIDE_ROWS,
                                    .block_entries = h->p.block_entries, .k = K};
-        assert_int_equal(kvi_ref_hide(&devices[0], &h->p, NULL), KVCSA_OK);
-        assert_int_equal(kvi_ref_topk(&devices[0], &p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_hide(&devices[0], &h->p, NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_topk(&devices[0], &p, NULL), KVCSA_OK);
         for (size_t row = 0; row < HIDE_ROWS; row++) {
             size_t n = 0;
 
@@ -694,7 +694,7 @@ static kvcsa_status score_some(kvi_device *dev, prng *r)
     const kvi_index_score_params p = {.keys = entries_of(&s), .codes = q.codes, .scales = q.scales, .weights = q.weights,
                                       .n_visible = n_visible, .scores = scores, .scores_stride = 256, .n_rows = 40,
                                       .n_heads = 32};
-    st = kvi_ref_index_score(dev, &p, &err);
+    st = kvi_cpu_index_score(dev, &p, &err);
     assert_int_equal(err.status, st);
     check_guard(scores, 40 * 256 * sizeof *scores);
     free(scores);
@@ -715,7 +715,7 @@ static kvcsa_status choose_some(kvi_device *dev, prng *r)
     fill_normal(r, scores, 3 * 60000, 1.0f);
     const kvi_candidates_params p = {.scores = scores, .n_visible = n_visible, .blocks = blocks, .n_blocks = n_blocks,
                                      .scores_stride = 60000, .n_rows = 3, .block_entries = 8, .n_keep = 4};
-    st = kvi_ref_candidates(dev, &p, &err);
+    st = kvi_cpu_candidates(dev, &p, &err);
     assert_int_equal(err.status, st);
     free(scores);
     return st;

@@ -205,7 +205,7 @@ static kvi_net_slice slice_of(part *p)
 
 static kvcsa_status try_run(kvi_net *net, part *parts, size_t n, kvcsa_error *err)
 {
-    const kvi_exec exec = {.ops = kvi_cpu_backend(), .dev = device, .flags = op_flags, .tap = tap};
+    const kvi_exec exec = {.ops = kvi_cpu_backend(kvi_cpu_flags(0)), .dev = device, .flags = op_flags, .tap = tap};
     const size_t   vocab = model->config.vocab_size;
     kvi_net_slice  slices[MAX_SLICES];
     kvcsa_status   st;
@@ -743,7 +743,7 @@ static void test_workspace_grows_and_is_wiped(void **state)
 /* Finds nothing of a run in the workspace: its logits are what can be looked at. */
 static void test_wipe_zeroes_logits(void **state)
 {
-    const kvi_exec exec = {.ops = kvi_cpu_backend(), .dev = device};
+    const kvi_exec exec = {.ops = kvi_cpu_backend(kvi_cpu_flags(0)), .dev = device};
     timeline      *t = timeline_new(0, seed + 12);
     part           p = part_of(t, 4);
     kvi_net_slice  slice = slice_of(&p);
@@ -784,7 +784,7 @@ static void test_lookback_is_that_of_the_ngrams(void **state)
 static int open_all(void **state)
 {
     const kvcsa_model_params params = {.struct_size = sizeof params};
-    kvi_device_params        d = {.allocator = &memory.hook};
+    kvi_device_params        d = {.cpu_flags = kvi_cpu_flags(0), .allocator = &memory.hook};
 
     (void)state;
     fault_alloc_init(&memory);
@@ -792,7 +792,7 @@ static int open_all(void **state)
     assert_true(model->plan.n_layers <= MAX_LAYERS && model->plan.block_tokens == 128);
     assert_int_equal(kvi_threads_create(&memory.hook, 2, NULL, &threads, NULL), KVCSA_OK);
     d.threads = threads;
-    assert_int_equal(kvi_cpu_backend()->device_open(&d, &device, NULL), KVCSA_OK);
+    assert_int_equal(kvi_cpu_backend(kvi_cpu_flags(0))->device_open(&d, &device, NULL), KVCSA_OK);
     assert_int_equal(kvi_net_create(model, &memory.hook, &batch_net, NULL), KVCSA_OK);
     assert_int_equal(kvi_net_create(model, &memory.hook, &solo_net, NULL), KVCSA_OK);
     make_kinds();
@@ -805,7 +805,7 @@ static int close_all(void **state)
     free_slices(kinds, MAX_SLICES);
     kvi_net_destroy(batch_net);
     kvi_net_destroy(solo_net);
-    kvi_cpu_backend()->device_close(device);
+    kvi_cpu_backend(kvi_cpu_flags(0))->device_close(device);
     kvi_threads_destroy(threads);
     kvi_model_release(model);
     return fault_alloc_is_clean(&memory) ? 0 : -1;

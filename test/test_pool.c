@@ -65,7 +65,7 @@ static void test_create_copies_the_hooks(void **state)
     assert_ptr_equal(kvi_pool_allocator(pool)->user, &fa);
     assert_ptr_equal(kvi_pool_log(pool)->user, &fa);
     assert_true(kvi_pool_log(pool)->write == log_nothing);
-    assert_ptr_equal(kvi_pool_ops(pool), kvi_cpu_backend());
+    assert_ptr_equal(kvi_pool_ops(pool), kvi_cpu_backend(kvi_cpu_flags(0)));
     assert_non_null(kvi_pool_device(pool));
     ph_check(pool);
     assert_int_equal(ph_stats(pool).budget_bytes, 1000);

@@ -2,8 +2,10 @@
 #include "session/session.h"
 
 #define POOL_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
+#define CPU_FLAGS                                                                                  \
+    ((uint32_t)(KVCSA_CPU_AVX2 | KVCSA_CPU_AVX512 | KVCSA_CPU_NEON | KVCSA_CPU_DOTPROD))
 
-KVI_NO_TAIL_PADDING(kvcsa_pool_params, reserved);
+KVI_NO_TAIL_PADDING(kvcsa_pool_params, cpu_avoid);
 KVI_NO_TAIL_PADDING(kvcsa_pool_stats, n_loaded_records);
 KVI_NO_TAIL_PADDING(kvcsa_step_params, deadline_ns);
 KVI_NO_TAIL_PADDING(kvcsa_trace_event, reason);
@@ -25,8 +27,9 @@ static kvcsa_status check_pool_params(const kvcsa_pool_params *p, kvcsa_error *e
     if (p->evict > KVCSA_EVICT_LRU)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "evict is %u, must be one of KVCSA_EVICT_*",
                         p->evict);
-    if (p->reserved)
-        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "reserved is %u, must be 0", p->reserved);
+    if (p->cpu_avoid & ~CPU_FLAGS)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "cpu_avoid is 0x%x, unknown bits in it",
+                        p->cpu_avoid);
     return KVCSA_OK;
 }
 

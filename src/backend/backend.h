@@ -6,13 +6,14 @@
 #include "backend/op_params.h"
 #include "base/threads.h"
 
-#define KVI_BACKEND_ABI 2u
+#define KVI_BACKEND_ABI 3u
 
 typedef struct kvi_device kvi_device;
 
 typedef struct kvi_device_params {
     const kvcsa_allocator *allocator; /* for scratch; outlives the device */
     kvi_threads           *threads;   /* outlives the device */
+    uint32_t               cpu_flags; /* KVCSA_CPU_* that the CPU's kernels may use */
 } kvi_device_params;
 
 /* Operators return OK or ERR_NOMEM (scratch) / ERR_BACKEND; outputs are then undefined. Several
@@ -40,6 +41,8 @@ typedef struct kvi_backend_ops {
     kvcsa_status (*hide)(kvi_device *dev, const kvi_hide_params *p, kvcsa_error *err);
     kvcsa_status (*topk)(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err);
     kvcsa_status (*attend)(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err);
+    kvcsa_status (*paged_attend)(kvi_device *dev, const kvi_paged_attend_params *p,
+                  kvcsa_error *err);
     kvcsa_status (*mix)(kvi_device *dev, const kvi_mix_params *p, kvcsa_error *err);
     kvcsa_status (*collapse)(kvi_device *dev, const kvi_collapse_params *p, kvcsa_error *err);
     kvcsa_status (*expand)(kvi_device *dev, const kvi_expand_params *p, kvcsa_error *err);
@@ -48,7 +51,9 @@ typedef struct kvi_backend_ops {
     kvcsa_status (*engram_gate)(kvi_device *dev, const kvi_engram_gate_params *p, kvcsa_error *err);
 } kvi_backend_ops;
 
-/* The built-in backend. */
-const kvi_backend_ops *kvi_cpu_backend(void);
+/* The built-in backend, for devices that are opened with these flags (cpu/cpu_flags.h). */
+const kvi_backend_ops *kvi_cpu_backend(uint32_t cpu_flags);
+/* The flags of this machine, without those to be avoided; 0 = portable C. */
+uint32_t kvi_cpu_flags(uint32_t avoid);
 
 #endif

@@ -231,6 +231,29 @@ typedef struct kvi_attend_params {
     uint32_t        flags;          /* ROUND_BF16: probabilities too, as the official kernel does */
 } kvi_attend_params;
 
+/* Attention of ordinary models: softmax over the first n_visible positions of paged keys and values,
+ * n_heads / n_kv_heads query heads share a KV head (head h uses h / (n_heads / n_kv_heads)).
+ * A page holds page_rows positions: for each KV head page_rows key rows, then page_rows value rows,
+ * each row kvi_format_row_bytes(format, width) bytes. Positions are taken in chunks of
+ * KVI_PAGED_CHUNK, each in tiles of 64 with a running maximum as in kvi_attend_params; the chunks
+ * are combined in ascending order: neither threads nor other rows change a bit. */
+typedef struct kvi_paged_attend_params {
+    const float    *q;              /* [n_rows, n_heads, width] */
+    float          *out;            /* [n_rows, n_heads, width] */
+    uint8_t *const *pages;          /* position p: row p % page_rows of page p / page_rows */
+    const uint64_t *n_visible;      /* [n_rows], 0 = the output is 0 */
+    const float    *sink;           /* [n_heads] in the denominator, NULL = none */
+    size_t          page_off;       /* bytes: this layer's rows inside a page */
+    size_t          n_rows;
+    uint32_t        n_heads;
+    uint32_t        n_kv_heads;
+    uint32_t        width;          /* a multiple of 32 */
+    uint32_t        page_rows;
+    uint32_t        format;         /* KVCSA_FORMAT_*: F16, BF16, MXFP8, Q8_0, FP4, MXFP4, Q4_0 */
+    float           scale;
+} kvi_paged_attend_params;
+#define KVI_PAGED_CHUNK 1024u
+
 /* mHC: coefficients of one site from the projection of the stream. mixes = (fn . x) * r, r = 1 /
  * sqrt(mean x^2 + eps). */
 typedef struct kvi_mix_params {

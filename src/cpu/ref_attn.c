@@ -427,7 +427,7 @@ static kvcsa_status attend_by_heads(kvi_device *dev, const kvi_attend_params *p,
 
 /* ---------------------------------------------------------------- the operator */
 
-kvcsa_status kvi_ref_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err)
 {
     const size_t n_threads = dev->threads != NULL ? kvi_threads_width(dev->threads) : 1;
 

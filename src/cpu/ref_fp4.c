@@ -44,7 +44,7 @@ static void run_window_write(void *arg, size_t begin, size_t end)
         write_window_row(p->x + i * p->x_stride, p->width, p->rows + i * p->row_bytes);
 }
 
-kvcsa_status kvi_ref_window_write(kvi_device *dev, const kvi_window_write_params *p,
+kvcsa_status kvi_cpu_window_write(kvi_device *dev, const kvi_window_write_params *p,
                                   kvcsa_error *err)
 {
     kvi_window_write_params own = *p;
@@ -88,7 +88,7 @@ static void run_pool_pairs(void *arg, size_t begin, size_t end)
     }
 }
 
-kvcsa_status kvi_ref_pool_pairs(kvi_device *dev, const kvi_pool_pairs_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_pool_pairs(kvi_device *dev, const kvi_pool_pairs_params *p, kvcsa_error *err)
 {
     kvi_pool_pairs_params own = *p;
 
@@ -127,7 +127,7 @@ static void run_entry_write(void *arg, size_t begin, size_t end)
     }
 }
 
-kvcsa_status kvi_ref_entry_write(kvi_device *dev, const kvi_entry_write_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_entry_write(kvi_device *dev, const kvi_entry_write_params *p, kvcsa_error *err)
 {
     kvi_entry_write_params own = *p;
     const size_t           width = (size_t)p->to.owner->entry_width + p->to.owner->index_width;
@@ -160,7 +160,7 @@ static void run_index_query(void *arg, size_t begin, size_t end)
     }
 }
 
-kvcsa_status kvi_ref_index_query(kvi_device *dev, const kvi_index_query_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_index_query(kvi_device *dev, const kvi_index_query_params *p, kvcsa_error *err)
 {
     kvi_index_query_params own = *p;
     const size_t           width = (size_t)p->n_heads * p->width;

@@ -122,7 +122,7 @@ static void embed_rows(void *arg, size_t begin, size_t end)
     }
 }
 
-kvcsa_status kvi_ref_embed(kvi_device *dev, const kvi_embed_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_embed(kvi_device *dev, const kvi_embed_params *p, kvcsa_error *err)
 {
     embed_job job = {.p = p};
 
@@ -337,7 +337,7 @@ static void linear_tasks(void *arg, size_t begin, size_t end)
     }
 }
 
-kvcsa_status kvi_ref_linear(kvi_device *dev, const kvi_linear_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_linear(kvi_device *dev, const kvi_linear_params *p, kvcsa_error *err)
 {
     const size_t cols = p->w->cols;
     const bool   quant = (p->flags & KVI_OP_ACT_QUANT) && kvi_ref_quantised(p->w);

@@ -87,7 +87,7 @@ static void mix_rows(void *arg, size_t begin, size_t end)
         mix_row(((const mix_job *)arg)->p, i);
 }
 
-kvcsa_status kvi_ref_mix(kvi_device *dev, const kvi_mix_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_mix(kvi_device *dev, const kvi_mix_params *p, kvcsa_error *err)
 {
     mix_job      job = {.p = p};
     const size_t m = p->copies;
@@ -138,7 +138,7 @@ static void collapse_rows(void *arg, size_t begin, size_t end)
     }
 }
 
-kvcsa_status kvi_ref_collapse(kvi_device *dev, const kvi_collapse_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_collapse(kvi_device *dev, const kvi_collapse_params *p, kvcsa_error *err)
 {
     collapse_job job = {.p = p};
 
@@ -211,7 +211,7 @@ static void expand_rows(void *arg, size_t begin, size_t end)
     }
 }
 
-kvcsa_status kvi_ref_expand(kvi_device *dev, const kvi_expand_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_expand(kvi_device *dev, const kvi_expand_params *p, kvcsa_error *err)
 {
     expand_job   job = {.p = p};
     const size_t m = p->copies;
@@ -293,7 +293,7 @@ static void engram_rows(void *arg, size_t begin, size_t end)
         engram_row(((const engram_job *)arg)->p, i);
 }
 
-kvcsa_status kvi_ref_engram_gate(kvi_device *dev, const kvi_engram_gate_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_engram_gate(kvi_device *dev, const kvi_engram_gate_params *p, kvcsa_error *err)
 {
     engram_job job = {.p = p};
 

@@ -34,7 +34,7 @@ static void norm_rows(void *arg, size_t begin, size_t end)
 }
 
 /* A zero row gives zeros for eps > 0; NaN or infinity in a row makes it NaN. */
-kvcsa_status kvi_ref_norm(kvi_device *dev, const kvi_norm_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_norm(kvi_device *dev, const kvi_norm_params *p, kvcsa_error *err)
 {
     norm_job job = {.p = p};
 
@@ -96,7 +96,7 @@ static void rope_rows(void *arg, size_t begin, size_t end)
     }
 }
 
-kvcsa_status kvi_ref_rope(kvi_device *dev, const kvi_rope_params *p, kvcsa_error *err)
+kvcsa_status kvi_cpu_rope(kvi_device *dev, const kvi_rope_params *p, kvcsa_error *err)
 {
     rope_job job = {.p = p};
     /* a sine costs about forty multiply-adds */

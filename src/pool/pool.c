@@ -9,6 +9,8 @@
 #include <inttypes.h>
 
 #define KNOWN_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
+#define KNOWN_CPU                                                                                  \
+    ((uint32_t)(KVCSA_CPU_AVX2 | KVCSA_CPU_AVX512 | KVCSA_CPU_NEON | KVCSA_CPU_DOTPROD))
 
 /* ------------------------------------------------------------------ lifetime */
 
@@ -36,9 +38,10 @@ static kvcsa_status check_params(const kvcsa_pool_params *params, kvcsa_error *e
     if (params->evict > KVCSA_EVICT_LRU)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "evict is %" PRIu32 ", the limit is %d",
                         params->evict, KVCSA_EVICT_LRU);
-    if (params->reserved != 0)
-        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "reserved is %" PRIu32 ", it must be 0",
-                        params->reserved);
+    if (params->cpu_avoid & ~KNOWN_CPU)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
+                        "cpu_avoid is 0x%" PRIx32 ", known are 0x%" PRIx32, params->cpu_avoid,
+                        KNOWN_CPU);
     return KVCSA_OK;
 }
 
@@ -82,7 +85,8 @@ kvcsa_status kvi_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, 
         goto fail;
     device.allocator = &pool->allocator;
     device.threads = pool->threads;
-    pool->ops = kvi_cpu_backend();
+    device.cpu_flags = kvi_cpu_flags(params->cpu_avoid);
+    pool->ops = kvi_cpu_backend(device.cpu_flags);
     st = pool->ops->device_open(&device, &pool->device, err);
     if (st != KVCSA_OK)
         goto fail;

@@ -180,8 +180,10 @@ static inline int open_devices(void **state)
     (void)state;
     fault_alloc_init(&memory);
     for (uint32_t d = 0; d < N_DEVICES; d++) {
-        devices[d].allocator = memory.hook;
-        assert_int_equal(kvi_threads_create(&memory.hook, d + 1, NULL, &devices[d].threads, NULL), KVCSA_OK);
+        kvi_threads *threads = NULL;
+
+        assert_int_equal(kvi_threads_create(&memory.hook, d + 1, NULL, &threads, NULL), KVCSA_OK);
+        kvi_cpu_device_init(&devices[d], &memory.hook, threads, 0);
     }
     return 0;
 }

@@ -68,7 +68,7 @@ int open_devices(void **state)
 
         assert_int_equal(kvi_threads_create(&a, i + 1, NULL, &threads[i], NULL), KVCSA_OK);
         p.threads = threads[i];
-        assert_int_equal(kvi_cpu_backend()->device_open(&p, &devices[i], NULL), KVCSA_OK);
+        assert_int_equal(kvi_cpu_backend(0)->device_open(&p, &devices[i], NULL), KVCSA_OK);
         assert_ptr_equal(devices[i]->threads, threads[i]);
     }
     return 0;
@@ -78,7 +78,7 @@ int close_devices(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < N_DEVICES; i++) {
-        kvi_cpu_backend()->device_close(devices[i]);
+        kvi_cpu_backend(0)->device_close(devices[i]);
         kvi_threads_destroy(threads[i]);
     }
     return atomic_load(&the_meter.outstanding) != 0;

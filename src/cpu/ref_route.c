@@ -1,0 +1,93 @@
+/* The router of the experts, docs/formats.md "Network". */
+#include "cpu/ref_dense_int.h"
+
+#include "base/fmath.h"
+
+#include <math.h>
+
+typedef struct route_job {
+    const kvi_route_params *p;
+    float                  *scratch; /* [n_tasks, 2 * n_experts] */
+    size_t                  n_tasks;
+} route_job;
+
+static float softplus(float z)
+{
+    return z > 20.0f ? z : kvi_log1pf(kvi_expf(z));
+}
+
+/* The k experts of highest rank, equal ones by id, into `experts` in ascending order. k is small: k
+ * passes. No rank is NaN at first; a taken expert's becomes NaN, which is never picked. n >= k. */
+static void take_best(float *rank, size_t n, uint32_t k, uint32_t *experts)
+{
+    for (uint32_t i = 0; i < k; i++) {
+        size_t   best = n;
+        uint32_t at = i;
+
+        for (size_t e = 0; e < n; e++)
+            if (rank[e] == rank[e] && (best == n || rank[e] > rank[best]))
+                best = e;
+        rank[best] = NAN;
+        for (; at > 0 && experts[at - 1] > best; at--)
+            experts[at] = experts[at - 1];
+        experts[at] = (uint32_t)best;
+    }
+}
+
+static void route_row(const kvi_route_params *p, size_t row, float *s, float *rank)
+{
+    const float *z = p->z + row * p->n_experts;
+    uint32_t    *experts = p->experts + row * p->k;
+    float       *weights = p->weights + row * p->k;
+    float        sum = 0.0f;
+
+    for (size_t e = 0; e < p->n_experts; e++) {
+        s[e] = kvi_sqrtf(softplus(z[e]));
+        rank[e] = s[e] + p->bias[e];
+        if (rank[e] != rank[e])
+            rank[e] = -INFINITY;
+    }
+    take_best(rank, p->n_experts, p->k, experts);
+    for (uint32_t i = 0; i < p->k; i++) {
+        weights[i] = s[experts[i]];
+        sum += weights[i];
+    }
+    for (uint32_t i = 0; i < p->k; i++) {
+        if (p->normalise && p->k > 1)
+            weights[i] = weights[i] / (sum + 1e-20f);
+        weights[i] = weights[i] * p->scale;
+    }
+}
+
+static void route_tasks(void *arg, size_t begin, size_t end)
+{
+    const route_job        *job = arg;
+    const kvi_route_params *p = job->p;
+
+    for (size_t t = begin; t < end; t++) {
+        float       *s = job->scratch + t * 2 * p->n_experts;
+        const size_t last = p->n_rows * (t + 1) / job->n_tasks;
+
+        for (size_t row = p->n_rows * t / job->n_tasks; row < last; row++)
+            route_row(p, row, s, s + p->n_experts);
+    }
+}
+
+/* A NaN score is never preferred; if it is selected all the same, its weight is NaN and so is the
+ * row. */
+kvcsa_status kvi_cpu_route(kvi_device *dev, const kvi_route_params *p, kvcsa_error *err)
+{
+    /* exp, log and a root cost about sixty multiply-adds */
+    const double work = (double)p->n_rows * (double)p->n_experts * (60.0 + p->k);
+    route_job    job = {.p = p, .n_tasks = kvi_ref_n_tasks(dev, p->n_rows, work)};
+    const size_t bytes = job.n_tasks * 2 * p->n_experts * sizeof *job.scratch;
+
+    KVI_ASSERT(p->k <= p->n_experts);
+    if (p->n_rows == 0)
+        return KVCSA_OK;
+    if (!(job.scratch = kvi_alloc(&dev->allocator, bytes)))
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "scratch of the router, %zu bytes", bytes);
+    kvi_run(dev->threads, route_tasks, &job, job.n_tasks, 1);
+    kvi_free(&dev->allocator, job.scratch, bytes);
+    return KVCSA_OK;
+}
