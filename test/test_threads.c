@@ -314,6 +314,13 @@ static void sleep_in_first(void *arg, size_t begin, size_t end)
         usleep(200000);
 }
 
+static void nothing(void *arg, size_t begin, size_t end)
+{
+    (void)arg;
+    (void)begin;
+    (void)end;
+}
+
 static double cpu_seconds(void)
 {
     struct timespec t;
@@ -338,6 +345,44 @@ static void test_idle_workers_do_not_spin(void **state)
     usleep(200000);
     assert_true(cpu_seconds() - before < 0.1); /* a spinning one would have burnt 0.2 or more */
     kvi_threads_destroy(threads);
+}
+
+/* Held, they poll for a moment after each loop and then sleep all the same; at rest they do not poll at all. Many short loops, so
+ * that a worker is met polling, about to sleep and asleep; the callers come from several threads. */
+static void test_held_workers_poll_and_sleep(void **state)
+{
+    static caller callers[2];
+    pthread_t     ids[2];
+    fault_alloc   fa;
+    kvi_threads  *threads = NULL;
+    double        before = 0;
+
+    (void)state;
+    fault_alloc_init(&fa);
+    threads = make_threads(&fa, 2, NULL); /* polls where there are two cores */
+    kvi_threads_hold(threads);
+    kvi_threads_hold(threads);
+    kvi_threads_rest(threads);
+    for (size_t i = 0; i < 2; i++) {
+        callers[i] = (caller){.threads = threads, .seed = seed + 7 + i, .ok = 1};
+        assert_int_equal(pthread_create(&ids[i], NULL, call_often, &callers[i]), 0);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        pthread_join(ids[i], NULL);
+        assert_true(callers[i].ok);
+    }
+    for (uint32_t i = 0; i < 20; i++) { /* gaps around the time after which they sleep */
+        usleep(10 * i);
+        kvi_run(threads, nothing, NULL, 64, 1);
+    }
+    before = cpu_seconds();
+    usleep(200000);
+    assert_true(cpu_seconds() - before < 0.1); /* held, but nothing to do for long: asleep */
+    kvi_threads_rest(threads);
+    kvi_threads_hold(NULL);
+    kvi_threads_rest(NULL);
+    kvi_threads_destroy(threads);
+    assert_true(fault_alloc_is_clean(&fa));
 }
 
 /* ------------------------------------------------------------------ the host's executor */
@@ -627,6 +672,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_run_nested_stays_in_its_thread),
         cmocka_unit_test(test_run_takes_callers_at_the_same_time),
         cmocka_unit_test(test_idle_workers_do_not_spin),
+        cmocka_unit_test(test_held_workers_poll_and_sleep),
         cmocka_unit_test(test_executor_runs_the_loops),
         cmocka_unit_test(test_create_refuses_wrong_arguments),
         cmocka_unit_test(test_create_survives_every_failing_allocation),

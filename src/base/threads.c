@@ -7,6 +7,8 @@
  * (W1) loop != NULL only while its caller is inside kvi_run, between publish and retire.
  * (W2) n_inside counts the workers that hold a pointer to the loop; retire returns when it is 0.
  * (W3) A chunk of a loop is run by whoever took its number from `next`, and by nobody else.
+ * (W4) `ticket` and `n_inside` change under `lock` only; they are read without it to poll, and what
+ *      was seen is looked at again under `lock`.
  */
 #include "base/threads.h"
 
@@ -18,6 +20,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_THREADS 1024u
@@ -43,9 +46,12 @@ struct kvi_threads {
     pthread_cond_t  wake;
     pthread_cond_t  left; /* n_inside has become 0 */
     loop           *loop;
-    uint64_t        loop_id;
-    uint32_t        n_inside;
+    _Atomic uint64_t ticket; /* number of the loop */
+    atomic_uint     n_inside;
+    uint32_t        n_asleep; /* workers in `wake` */
     uint32_t        quit;
+    uint32_t        may_poll; /* a core for every thread */
+    atomic_uint     n_holds;
 };
 
 /* Run chunks until none is left. */
@@ -62,6 +68,61 @@ static void run_chunks(loop *l)
     }
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb" ::: "memory"); /* longer than yield, which does nothing on most cores */
+#endif
+}
+
+static int is_held(const kvi_threads *t)
+{
+    return t->may_poll && atomic_load_explicit(&t->n_holds, memory_order_relaxed) > 0;
+}
+
+/* A short look-out for another loop than `seen`, without the lock. */
+static void poll_ticket(kvi_threads *t, uint64_t seen)
+{
+    const uint64_t until = now_ns() + KVI_POLL_NS;
+
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (atomic_load_explicit(&t->ticket, memory_order_relaxed) != seen)
+                return;
+            relax();
+        }
+    } while (is_held(t) && now_ns() < until);
+}
+
+/* Likewise for the last worker to leave. */
+static void poll_inside(kvi_threads *t)
+{
+    const uint64_t until = now_ns() + KVI_POLL_NS;
+
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (atomic_load_explicit(&t->n_inside, memory_order_relaxed) == 0)
+                return;
+            relax();
+        }
+    } while (now_ns() < until);
+}
+
+static uint64_t ticket_of(const kvi_threads *t)
+{
+    return atomic_load_explicit(&t->ticket, memory_order_relaxed);
+}
+
 static void *work(void *arg)
 {
     kvi_threads *t = arg;
@@ -71,18 +132,26 @@ static void *work(void *arg)
     for (;;) {
         loop *l = NULL;
 
-        while (!t->quit && (!t->loop || t->loop_id == seen))
+        while (!t->quit && (!t->loop || ticket_of(t) == seen)) {
+            t->n_asleep++;
             pthread_cond_wait(&t->wake, &t->lock);
+            t->n_asleep--;
+        }
         if (t->quit)
             break;
         l = t->loop;
-        seen = t->loop_id; /* its chunks are gone when we come back: do not join twice */
-        t->n_inside++;
+        seen = ticket_of(t); /* its chunks are gone when we come back: do not join twice */
+        atomic_fetch_add_explicit(&t->n_inside, 1, memory_order_relaxed);
         pthread_mutex_unlock(&t->lock);
         run_chunks(l);
         pthread_mutex_lock(&t->lock);
-        if (--t->n_inside == 0)
+        if (atomic_fetch_sub_explicit(&t->n_inside, 1, memory_order_relaxed) == 1)
             pthread_cond_signal(&t->left);
+        if (is_held(t) && !t->quit && ticket_of(t) == seen) {
+            pthread_mutex_unlock(&t->lock);
+            poll_ticket(t, seen);
+            pthread_mutex_lock(&t->lock);
+        }
     }
     pthread_mutex_unlock(&t->lock);
     return NULL;
@@ -172,6 +241,7 @@ kvcsa_status kvi_threads_create(const kvcsa_allocator *a, uint32_t n_threads,
         t->width = executor->width ? executor->width : 1;
     } else {
         t->width = n_threads ? n_threads : count_cores();
+        t->may_poll = t->width <= count_cores();
         t->n_room = t->width - 1;
         t->workers = kvi_alloc(a, t->n_room * sizeof *t->workers);
         st = t->workers ? start_workers(t, err)
@@ -221,10 +291,13 @@ static void run_task(void *arg, uint32_t i)
 static void run_on_workers(kvi_threads *t, loop *l)
 {
     size_t n_wake = kvi_min_size(l->n_chunks - 1, t->n_workers);
+    int    alone = 0;
 
     pthread_mutex_lock(&t->lock);
     t->loop = l; /* publish */
-    t->loop_id++;
+    atomic_fetch_add_explicit(&t->ticket, 1, memory_order_relaxed);
+    /* Those who poll come by themselves; sleepers make up for the rest. */
+    n_wake -= kvi_min_size(n_wake, t->n_workers - t->n_asleep);
     if (n_wake == t->n_workers)
         pthread_cond_broadcast(&t->wake);
     else
@@ -236,9 +309,27 @@ static void run_on_workers(kvi_threads *t, loop *l)
 
     pthread_mutex_lock(&t->lock);
     t->loop = NULL; /* retire: nobody joins any more */
-    while (t->n_inside > 0)
+    alone = atomic_load_explicit(&t->n_inside, memory_order_relaxed) == 0;
+    if (!alone && is_held(t)) {
+        pthread_mutex_unlock(&t->lock);
+        poll_inside(t);
+        pthread_mutex_lock(&t->lock);
+    }
+    while (atomic_load_explicit(&t->n_inside, memory_order_relaxed) > 0)
         pthread_cond_wait(&t->left, &t->lock);
     pthread_mutex_unlock(&t->lock);
+}
+
+void kvi_threads_hold(kvi_threads *t)
+{
+    if (t)
+        atomic_fetch_add_explicit(&t->n_holds, 1, memory_order_relaxed);
+}
+
+void kvi_threads_rest(kvi_threads *t)
+{
+    if (t)
+        atomic_fetch_sub_explicit(&t->n_holds, 1, memory_order_relaxed);
 }
 
 void kvi_run(kvi_threads *t, kvi_range_fn fn, void *arg, size_t n, size_t grain)

@@ -122,7 +122,10 @@ static kvcsa_status run_slices(step_run *r, size_t first, size_t n, kvcsa_error 
     }
     if (!s->net && (st = kvi_net_create(s->model, &s->allocator, &s->net, err)) != KVCSA_OK)
         return st;
-    return kvi_net_run(s->net, &exec, r->slices + first, n, err);
+    kvi_threads_hold(kvi_pool_threads(s->pool)); /* a step is hundreds of short loops */
+    st = kvi_net_run(s->net, &exec, r->slices + first, n, err);
+    kvi_threads_rest(kvi_pool_threads(s->pool));
+    return st;
 }
 
 static void settle_slices(step_run *r, size_t first, size_t n, kvcsa_status st,
