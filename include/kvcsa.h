@@ -29,9 +29,9 @@
 #include <stdint.h>
 
 #define KVCSA_VERSION_MAJOR 0
-#define KVCSA_VERSION_MINOR 3
+#define KVCSA_VERSION_MINOR 4
 #define KVCSA_VERSION_PATCH 0
-#define KVCSA_VERSION_NUMBER 300 /* major * 10000 + minor * 100 + patch */
+#define KVCSA_VERSION_NUMBER 400 /* major * 10000 + minor * 100 + patch */
 #define KVCSA_ABI 0              /* the number in the soname; changes only on a break */
 
 #if defined(KVCSA_BUILDING) && (defined(__GNUC__) || defined(__clang__))
@@ -507,6 +507,17 @@ enum { /* instruction sets that kernels are written for; each includes what its 
     KVCSA_CPU_NEON = 4u,   /* Armv8-A */
     KVCSA_CPU_DOTPROD = 8u /* Armv8.2-A; implies NEON */
 };
+
+typedef struct kvcsa_cpu_info {
+    size_t struct_size; /* set by the caller */
+    uint32_t detected;  /* KVCSA_CPU_* that processor and operating system have */
+    uint32_t used;      /* KVCSA_CPU_* that the kernels of the pool use; 0 = portable C */
+    uint64_t numerics;  /* id of order and rounding of sums, as in kvcsa_snapshot_info: equal ids,
+                         * equal bits. All sets that fuse multiply and add have one id */
+    char processor[64]; /* as it names itself, "" if it does not */
+    char kernels[32];   /* the widest set that is used, "AVX-512" for example */
+    char why[160];      /* why these and no others */
+} kvcsa_cpu_info;
 enum {
     KVCSA_POOL_FILL_FREED = 1u, /* overwrite a freed block with 0xA5 (for tests of your own) */
     KVCSA_POOL_ZERO_FREED = 2u  /* overwrite a freed block with zeros */
@@ -578,6 +589,15 @@ KVCSA_API void kvcsa_pool_release(kvcsa_pool **pool);
  */
 KVCSA_API kvcsa_status kvcsa_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *stats,
                                             kvcsa_error *err);
+
+/**
+ * What the processor has, what the pool uses of it, and why.
+ *
+ * @param pool  NULL = as a pool made with default parameters would.
+ * Status:  ERR_ARG.   Thread: shared.   Since: 0.4
+ */
+KVCSA_API kvcsa_status kvcsa_pool_get_cpu(const kvcsa_pool *pool, kvcsa_cpu_info *info,
+                                          kvcsa_error *err);
 
 /**
  * Walk every block and every count and compare (see the numbered invariants in src/pool). For tests

@@ -1,12 +1,15 @@
 #include "api/api_call.h"
 #include "session/session.h"
 
+#include <string.h>
+
 #define POOL_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
 #define CPU_FLAGS                                                                                  \
     ((uint32_t)(KVCSA_CPU_AVX2 | KVCSA_CPU_AVX512 | KVCSA_CPU_NEON | KVCSA_CPU_DOTPROD))
 
 KVI_NO_TAIL_PADDING(kvcsa_pool_params, cpu_avoid);
 KVI_NO_TAIL_PADDING(kvcsa_pool_stats, n_loaded_records);
+KVI_NO_TAIL_PADDING(kvcsa_cpu_info, why);
 KVI_NO_TAIL_PADDING(kvcsa_step_params, deadline_ns);
 KVI_NO_TAIL_PADDING(kvcsa_trace_event, reason);
 KVI_FIRST_SIZE(kvcsa_pool_params, trace, 48);
@@ -66,6 +69,24 @@ kvcsa_status kvcsa_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *stats, kvc
     if ((st = kvi_pool_get_stats(pool, &s, err)) != KVCSA_OK)
         return st;
     return KVI_EXPORT_GROWN(s, evictable_bytes, stats, "kvcsa_pool_stats", err);
+}
+
+kvcsa_status kvcsa_pool_get_cpu(const kvcsa_pool *pool, kvcsa_cpu_info *info, kvcsa_error *err)
+{
+    const uint32_t avoid = pool ? kvi_pool_cpu_avoid(pool) : 0;
+    kvcsa_cpu_info out = {.struct_size = sizeof out};
+    kvi_cpu_found  found;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(info, err);
+    kvi_cpu_find(avoid, &found);
+    out.detected = found.detected;
+    out.used = found.used;
+    out.numerics = kvi_cpu_backend(found.used)->numerics;
+    memcpy(out.processor, found.name, sizeof out.processor);
+    memcpy(out.kernels, found.kernels, sizeof out.kernels);
+    memcpy(out.why, found.why, sizeof out.why);
+    return KVI_EXPORT(out, info, "kvcsa_cpu_info", err);
 }
 
 kvcsa_status kvcsa_pool_check(kvcsa_pool *pool, kvcsa_error *err)

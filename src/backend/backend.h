@@ -56,4 +56,13 @@ const kvi_backend_ops *kvi_cpu_backend(uint32_t cpu_flags);
 /* The flags of this machine, without those to be avoided; 0 = portable C. */
 uint32_t kvi_cpu_flags(uint32_t avoid);
 
+typedef struct kvi_cpu_found {
+    uint32_t detected;   /* KVCSA_CPU_* that machine and system have */
+    uint32_t used;       /* kvi_cpu_flags(avoid) */
+    char     name[64];   /* of the processor, "" if it does not say */
+    char     kernels[32]; /* of the widest that is used */
+    char     why[160];
+} kvi_cpu_found;
+void kvi_cpu_find(uint32_t avoid, kvi_cpu_found *found);
+
 #endif

@@ -1,9 +1,26 @@
-/* kvcsa info: what is in a checkpoint. */
+/* kvcsa info: what is in a checkpoint, and what the processor does for it. */
 #include "cli.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-static int print_json(const kvcsa_model_info *i)
+static json_t *cpu_json(const kvcsa_cpu_info *c)
+{
+    char numerics[17];
+
+    snprintf(numerics, sizeof numerics, "%016llx", (unsigned long long)c->numerics);
+    return json_pack("{s:s,s:s,s:s,s:s,s:i,s:i}", "processor", c->processor, "kernels", c->kernels,
+                     "why", c->why, "numerics", numerics, "detected", (int)c->detected, "used",
+                     (int)c->used);
+}
+
+static void print_cpu(const kvcsa_cpu_info *c)
+{
+    printf("processor     %s\n", c->processor[0] ? c->processor : "(does not say)");
+    printf("kernels       %s: %s\n", c->kernels, c->why);
+}
+
+static json_t *model_json(const kvcsa_model_info *i)
 {
     char    fingerprint[17];
     json_t *root;
@@ -27,10 +44,10 @@ static int print_json(const kvcsa_model_info *i)
     json_object_set_new(root, "skipped_tensors", json_integer(i->n_skipped_tensors));
     json_object_set_new(root, "skipped_bytes", json_integer((json_int_t)i->skipped_bytes));
     json_object_set_new(root, "skipped_names", skipped);
-    return cli_json_print(root);
+    return root;
 }
 
-static int print_text(const kvcsa_model_info *i)
+static void print_model(const kvcsa_model_info *i)
 {
     char a[CLI_NUM];
     char b[CLI_NUM];
@@ -46,21 +63,41 @@ static int print_text(const kvcsa_model_info *i)
            cli_num(b, i->n_skipped_tensors));
     printf("tokens        start %d, end %d, padding %d, image %d (-1 = none)\n", i->bos_token,
            i->eos_token, i->pad_token, i->image_token);
-    return cli_finish_stdout();
 }
 
 int cmd_info(int argc, char **argv)
 {
-    const char      *path = NULL;
+    const char     **words = calloc((size_t)argc + 1, sizeof *words);
     int              json = 0;
-    const cli_opt    opts[] = {{"--json", CLI_FLAG, &json}};
+    const cli_opt    opts[] = {{"--json", CLI_FLAG, &json}, {"", CLI_TEXT, words}};
     kvcsa_model     *model = NULL;
     kvcsa_model_info info;
-    int              rc = cli_parse("info", opts, 1, argc, argv, &path, 1);
+    kvcsa_cpu_info   cpu = {.struct_size = sizeof cpu};
+    kvcsa_error      err;
+    int              rc;
 
-    if (rc != CLI_OK || (rc = cli_open(path, 0, &model, &info)) != CLI_OK)
-        return rc;
-    rc = json ? print_json(&info) : print_text(&info);
+    if (!words)
+        return cli_no_memory();
+    rc = cli_parse("info", opts, 2, argc, argv, NULL, 0);
+    if (rc == CLI_OK && words[0] && words[1]) {
+        rc = cli_usage("info", "at most one model directory");
+    } else if (rc == CLI_OK && words[0]) {
+        rc = cli_open(words[0], 0, &model, &info);
+    }
+    if (rc == CLI_OK && kvcsa_pool_get_cpu(NULL, &cpu, &err) != KVCSA_OK)
+        rc = cli_fail("the processor", &err);
+    if (rc == CLI_OK && json) {
+        json_t *root = model ? model_json(&info) : json_object();
+
+        json_object_set_new(root, "cpu", cpu_json(&cpu));
+        rc = cli_json_print(root);
+    } else if (rc == CLI_OK) {
+        if (model)
+            print_model(&info);
+        print_cpu(&cpu);
+        rc = cli_finish_stdout();
+    }
     kvcsa_model_release(&model);
+    free(words);
     return rc;
 }

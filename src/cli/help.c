@@ -91,9 +91,10 @@ static const char score[] =
     "  kvcsa score examples/models/tiny -f test/data/heldout.txt --context 2048 --json\n";
 
 static const char info[] =
-    "kvcsa info MODEL [--json]\n"
+    "kvcsa info [MODEL] [--json]\n"
     "\n"
-    "Size of the model, its special tokens, and the tensors that this version leaves alone.\n"
+    "Size of the model, its special tokens, and the tensors that this version leaves alone; the\n"
+    "processor, which instruction sets the kernels use, and why. Without MODEL the latter only.\n"
     "\n"
     "Example:\n"
     "  kvcsa info examples/models/tiny\n";

@@ -141,22 +141,11 @@ static uint32_t prefer(uint32_t detected)
 
 #endif
 
-void kvi_cpu_find(kvi_cpu_found *found)
+/* Without what is avoided, or built on something avoided. */
+static uint32_t without(uint32_t flags, uint32_t avoid)
 {
-    memset(found, 0, sizeof *found);
-    find_name(found->name);
-    found->detected = detect();
-    found->preferred = prefer(found->detected);
-}
-
-uint32_t kvi_cpu_flags(uint32_t avoid)
-{
-    kvi_cpu_found found;
-    uint32_t      flags;
-
-    kvi_cpu_find(&found);
-    flags = found.preferred & ~avoid;
-#ifdef KVI_DEBUG /* so that every test can run at every mask: test/check_masks.sh */
+    flags &= ~avoid;
+#ifdef KVI_DEBUG /* so that every test can run with every set: make check-masks */
     if (getenv("KVI_CPU_AVOID"))
         flags &= ~(uint32_t)strtoul(getenv("KVI_CPU_AVOID"), NULL, 0);
 #endif
@@ -167,19 +156,40 @@ uint32_t kvi_cpu_flags(uint32_t avoid)
     return flags;
 }
 
-void kvi_cpu_describe(uint32_t flags, char *text, size_t size)
+uint32_t kvi_cpu_flags(uint32_t avoid)
 {
-    static const struct {
-        uint32_t    flag;
-        const char *name;
-    } names[] = {{KVCSA_CPU_AVX512, "avx512"},
-                 {KVCSA_CPU_AVX2, "avx2"},
-                 {KVCSA_CPU_DOTPROD, "dotprod"},
-                 {KVCSA_CPU_NEON, "neon"}};
-    size_t at = 0;
+    return without(prefer(detect()), avoid);
+}
 
-    snprintf(text, size, "portable C");
-    for (size_t i = 0; i < sizeof names / sizeof *names && at < size; i++)
-        if (flags & names[i].flag)
-            at += (size_t)snprintf(text + at, size - at, "%s%s", at ? " " : "", names[i].name);
+static const char *widest(uint32_t flags)
+{
+    return flags & KVCSA_CPU_AVX512    ? "AVX-512"
+           : flags & KVCSA_CPU_AVX2    ? "AVX2"
+           : flags & KVCSA_CPU_DOTPROD ? "NEON with dot products"
+           : flags & KVCSA_CPU_NEON    ? "NEON"
+                                       : "portable C";
+}
+
+void kvi_cpu_find(uint32_t avoid, kvi_cpu_found *found)
+{
+    const uint32_t detected = detect();
+    const uint32_t used = kvi_cpu_flags(avoid);
+
+    memset(found, 0, sizeof *found);
+    find_name(found->name);
+    found->detected = detected;
+    found->used = used;
+    snprintf(found->kernels, sizeof found->kernels, "%s", widest(used));
+    if (detected == 0)
+        snprintf(found->why, sizeof found->why,
+                 "the processor has none of the sets that kernels are written for");
+    else if (used == detected)
+        snprintf(found->why, sizeof found->why, "the widest that processor and system have");
+    else if (used == prefer(detected))
+        snprintf(found->why, sizeof found->why,
+                 "%s is there, but its speed on this make of processor is not known",
+                 widest(detected));
+    else
+        snprintf(found->why, sizeof found->why, "%s is there and is avoided on request",
+                 widest(detected));
 }

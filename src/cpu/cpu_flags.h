@@ -19,15 +19,6 @@
  *   DOTPROD  NEON and Armv8.2-A SDOT/UDOT                        Cortex-A55, Neoverse N1, Apple M1
  * No flag: portable C. Processors with the first AVX-512 only (Skylake-X) run as AVX2. */
 
-typedef struct kvi_cpu_found {
-    uint32_t detected;  /* what machine and system have */
-    uint32_t preferred; /* of these, what is known to be faster */
-    char     name[64];  /* of the processor, "" if it does not say */
-} kvi_cpu_found;
-
-void kvi_cpu_find(kvi_cpu_found *found);
-/* backend.h has kvi_cpu_flags: preferred without what is avoided, or built on something avoided. */
-/* Names of the flags, "avx512 avx2" or "portable C". */
-void kvi_cpu_describe(uint32_t flags, char *text, size_t size);
+/* What the kernels of one device use, and how it is found out: backend/backend.h. */
 
 #endif

@@ -53,6 +53,7 @@ static void set_params(kvcsa_pool *pool, const kvcsa_pool_params *params)
         pool->trace = *params->trace;
     pool->flags = params->flags;
     pool->evict = params->evict;
+    pool->cpu_avoid = params->cpu_avoid;
     pool->budget_bytes = params->budget_bytes ? params->budget_bytes : UINT64_MAX;
     pool->hash = kvi_hash128_of;
     pool->fs = kvi_fs_posix();
@@ -125,6 +126,11 @@ const kvcsa_log *kvi_pool_log(const kvcsa_pool *pool)
 kvi_device *kvi_pool_device(const kvcsa_pool *pool)
 {
     return pool->device;
+}
+
+uint32_t kvi_pool_cpu_avoid(const kvcsa_pool *pool)
+{
+    return pool->cpu_avoid;
 }
 
 const kvi_backend_ops *kvi_pool_ops(const kvcsa_pool *pool)

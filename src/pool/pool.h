@@ -29,6 +29,7 @@ const kvcsa_allocator *kvi_pool_allocator(const kvcsa_pool *pool);
 const kvcsa_log       *kvi_pool_log(const kvcsa_pool *pool);
 kvi_device            *kvi_pool_device(const kvcsa_pool *pool);
 const kvi_backend_ops *kvi_pool_ops(const kvcsa_pool *pool);
+uint32_t               kvi_pool_cpu_avoid(const kvcsa_pool *pool);
 kvi_threads           *kvi_pool_threads(const kvcsa_pool *pool);
 
 void         kvi_pool_count_session(kvcsa_pool *pool, int delta);

@@ -88,6 +88,7 @@ struct kvcsa_pool {
     kvcsa_trace            trace;
     uint32_t               flags;
     uint32_t               evict; /* KVCSA_EVICT_* */
+    uint32_t               cpu_avoid; /* KVCSA_CPU_* */
     kvi_threads           *threads;
     const kvi_backend_ops *ops;
     kvi_device            *device;
