@@ -24,6 +24,8 @@ ASAN_CFLAGS  ?= -O1 -g -DKVI_DEBUG -fno-omit-frame-pointer -fsanitize=address,un
 TSAN_CFLAGS  ?= -O2 -g -DKVI_DEBUG -fno-omit-frame-pointer -fsanitize=thread
 FUZZ_CFLAGS  ?= -O1 -g -DKVI_DEBUG -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
                 -fno-sanitize-recover=all
+# gcc 12 for Arm breaks down on a test when it vectorises by itself.
+NEON_CFLAGS  ?= $(CHECK_CFLAGS) -fno-tree-vectorize
 FUZZ_SECONDS ?= 60
 # Test programs that the thread sanitizer runs.
 TSAN_TESTS   ?= test_base* test_threads* test_pool* test_api_session* test_api_threads*
@@ -83,6 +85,7 @@ variant  = $(submake) $(3) B=$(B)/$(1) L=$(B)/$(1)/lib CFLAGS="$(2)"
 .SUFFIXES:
 .SECONDARY:
 .PHONY: all libs examples tests tools fuzzers deps deps-all demo check check-all check-werror check-asan check-tsan \
+        check-masks check-neon neon-build \
         check-large fuzz fuzz-replay fuzz-run abi abi-update bench measure install uninstall clean dist help
 
 all: libs $(if $(CLI_SRC),$(B)/kvcsa) examples
@@ -212,6 +215,17 @@ check-werror: deps-all
 check-all: deps-all
 	@test/check_all.sh "$(MAKE)" $(B)
 
+# Kernels of every instruction set: the sets of this machine one by one, and Arm's under an emulator.
+check-masks: deps
+	+@$(call variant,check,$(CHECK_CFLAGS),all tests)
+	@test/check_masks.sh $(B)/check
+
+NEON_CC ?= aarch64-linux-gnu-gcc
+neon-build:
+	+@$(call variant,neon,$(NEON_CFLAGS),all tests) CC=$(NEON_CC) AR=$(NEON_CC:gcc=ar)
+check-neon: deps-all neon-build
+	@test/check_neon.sh $(B)/neon $(NEON_TESTS)
+
 check-large: deps
 	+@$(submake) all tools
 	@test/check_large.sh --build $(B) --python "$(PYTHON)" "$(ORACLE)"
@@ -293,6 +307,8 @@ For those who change it
   make check-werror  everything with gcc and with clang, warnings are errors
   make check-asan    tests under the address and undefined-behaviour sanitizers
   make check-tsan    tests of threads under the thread sanitizer
+  make check-masks   the tests once more for each narrower instruction set of this machine
+  make check-neon    the tests for Armv8-A under qemu (NEON_TESTS: patterns of programs)
   make check-large   a million tokens for real; the real geometry against the oracle: ORACLE=path/to/v41_oracle.py
   make fuzz          libFuzzer (clang) on every target, FUZZ_SECONDS each
   make fuzz-replay   the stored fuzz inputs, with any compiler

@@ -24,6 +24,8 @@ has_header() { printf '#include <%s>\n' "$1" | "$cc" -x c -E -; }
 # cmocka.h wants four headers in front of it.
 has_cmocka() { printf '#include <stdarg.h>\n#include <stddef.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <cmocka.h>\n' | "$cc" -x c -E -; }
 has_pcre2() { printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\n' | "$cc" -x c -E -; }
+has_qemu() { command -v qemu-aarch64 || command -v qemu-aarch64-static; }
+has_arm64() { compgen -G "/usr/lib/aarch64-linux-gnu/$1*.so"; }
 has_libfuzzer() {
     local dir
     dir=$(mktemp -d) || return 1
@@ -48,6 +50,11 @@ need libxxhash-dev xxhash.h has_header xxhash.h
 need libcmocka-dev cmocka.h has_cmocka
 need abigail-tools abidiff has_command abidiff
 if [ "$want" = all ]; then
+    need qemu-user qemu-aarch64 has_qemu
+    need gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc has_command aarch64-linux-gnu-gcc
+    for library in libjansson libpcre2 libutf8proc libxxhash libcmocka; do
+        need "$library-dev:arm64" "$library for arm64" has_arm64 "$library"
+    done
     need clang clang has_command "${CLANG:-clang}"
     need libclang-rt-14-dev libFuzzer has_libfuzzer
 fi
@@ -60,17 +67,20 @@ fi
 packages=$(printf '%s\n' "${missing[@]}" | sort -u | tr '\n' ' ')
 packages=${packages% }
 line="apt-get install -y --no-install-recommends $packages"
+add_arm64=
+case $packages in *:arm64*) add_arm64="dpkg --add-architecture arm64 && " ;; esac
 if ! command -v apt-get >/dev/null; then
     echo "missing: ${lacks[*]}. On Debian: $line; install what provides them here." >&2
     exit 1
 fi
 if [ "$(id -u)" -ne 0 ]; then
     echo "missing: ${lacks[*]}. As root run:" >&2
-    echo "apt-get update && $line" >&2
+    echo "${add_arm64}apt-get update && $line" >&2
     exit 1
 fi
 echo "missing: ${lacks[*]}; installing $packages"
 export DEBIAN_FRONTEND=noninteractive
+[ -z "$add_arm64" ] || dpkg --add-architecture arm64
 apt-get update -q </dev/null && $line -q </dev/null || { echo "apt-get could not install $packages" >&2; exit 1; }
 # What was installed is what was looked for.
 KV_INSTALLED=1 exec "$0" "$want"
