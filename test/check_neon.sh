@@ -14,7 +14,7 @@ rm -rf "$wrap"
 mkdir -p "$wrap/test" "$wrap/examples"
 while read -r program; do
     name=${program#"$build"/}
-    printf '#!/bin/sh\nexec "%s" -L /usr/aarch64-linux-gnu "%s" "$@"\n' "$qemu" "$root/$name" >"$wrap/$name"
+    printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$qemu" "$root/$name" >"$wrap/$name"
     chmod +x "$wrap/$name"
 done < <(find "$build/kvcsa" "$build/test" "$build/examples" -maxdepth 1 -type f -perm -u+x)
 [ $# -gt 0 ] || set -- 'test_*' 'fuzz_*' check_cli.sh check_parity.sh check_synth.sh

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -618,6 +619,8 @@ static void test_workers_take_no_signals(void **state)
     pthread_sigmask(SIG_SETMASK, &saved, NULL);
 }
 
+enum { NO_LIMITS = 77 }; /* an emulator does not keep its guest to them */
+
 /* In a child process with little address space left, 1000 stacks do not fit. */
 static int create_without_room(void)
 {
@@ -636,6 +639,8 @@ static int create_without_room(void)
     limit.rlim_max = limit.rlim_cur;
     if (setrlimit(RLIMIT_AS, &limit) != 0)
         return 3;
+    if (mmap(NULL, (size_t)256 << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED)
+        return NO_LIMITS;
     if (kvi_threads_create(&fa.hook, 1000, NULL, &threads, &err) != KVCSA_ERR_NOMEM || threads)
         return 4;
     if (err.detail == 0 || !strstr(err.text, "of 1000 cannot be started") ||
@@ -660,6 +665,8 @@ static void test_create_survives_a_thread_that_cannot_start(void **state)
     assert_true(pid > 0);
     assert_int_equal(waitpid(pid, &how, 0), pid);
     assert_true(WIFEXITED(how));
+    if (WEXITSTATUS(how) == NO_LIMITS)
+        skip();
     assert_int_equal(WEXITSTATUS(how), 0);
 }
 
