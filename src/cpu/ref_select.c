@@ -1,267 +1,205 @@
-/* Hidden entries, candidate blocks, top-k.
+/* Selection, the portable kernels: what every variant has to do.
  *
- * Hiding. Scores of hidden entries become -inf, which nothing below takes.
- *
- * Selection. Scores are compared through unsigned keys of the same order (NaN and -inf = 0, never
- * taken; -0 = +0). The k-th largest key is found by counting, 11 + 11 + 10 bits at a time; one more
- * pass in ascending order then takes what is larger and, from the left, as many equal ones as are
- * still wanted: linear time, ties to the lower index, ascending output. */
-#include "cpu/cpu_ops.h"
+ * Collecting compares a group of scores; only where there is something to take, all are stored one
+ * after the other, without a branch: an element that is not taken is overwritten by the next. About
+ * 0.4 ns a score where little is taken. */
+#include "cpu/select.h"
 
-#include "base/bytes.h"
 #include "base/checked.h"
-#include "cpu/ref_dense_int.h"
+#include "base/prefetch.h"
 
 #include <math.h>
-#include <stdatomic.h>
 #include <string.h>
 
-enum {
-    DIGIT_BITS = 11,
-    SELECT_WORK = 8 /* a score, in multiply-adds, roughly; for the grain of parallel loops */
-};
+enum { GROUP = 16 };
 
-/* ---------------------------------------------------------------- exact selection */
+/* Four scores. Vectors are spelled out: compilers leave such loops scalar and full of branches. */
+typedef float   four __attribute__((vector_size(16)));
+typedef int32_t four_masks __attribute__((vector_size(16)));
 
-/* Unsigned integers in the order of the scores; 0 = never taken. */
-static uint32_t order_key(float score)
+static inline four load(const float *p)
 {
-    const uint32_t bits = score == 0.0f ? 0 : kvi_f32_bits(score); /* zeros of either sign tie */
-    const uint32_t flip =
-        (0u - (bits >> 31)) | 0x80000000u; /* all bits of a negative number, else its sign */
+    four x;
 
-    return score > -INFINITY ? bits ^ flip : 0;
+    memcpy(&x, p, sizeof x);
+    return x;
 }
 
-/* What to take: every key above `least`, and the first n_ties of those equal to it. */
-typedef struct cut {
-    uint32_t least;
-    size_t   n_ties;
-} cut;
-
-/* One digit: among the keys that equal `prefix` above bits `shift + n_bits`, the digit in which the
- * *wanted-th largest lies; *wanted becomes its rank among the keys with that digit. False if there
- * are fewer keys. */
-static bool find_digit(const float *scores, size_t n, unsigned shift, unsigned n_bits,
-                       uint32_t *prefix, size_t *wanted)
+static inline four set(float x)
 {
-    const uint32_t mask = (1u << n_bits) - 1;
-    const uint64_t above = (uint64_t)*prefix >> (shift + n_bits);
-    uint32_t       counts[1u << DIGIT_BITS] = {0};
+    return (four){x, x, x, x};
+}
 
-    for (size_t i = 0; i < n; i++) {
-        const uint32_t key = order_key(scores[i]);
+static inline four choose(four_masks m, four yes, four no)
+{
+    return (four)(((four_masks)yes & m) | ((four_masks)no & ~m));
+}
 
-        if (key != 0 && (uint64_t)key >> (shift + n_bits) == above)
-            counts[key >> shift & mask]++;
+static inline four more4(four a, four b) /* NaN in a gives b; so below */
+{
+    return choose(a > b, a, b);
+}
+
+static inline float more(float a, float b)
+{
+    return a > b ? a : b;
+}
+
+static inline float less(float a, float b)
+{
+    return a < b ? a : b;
+}
+
+typedef struct neighbours { /* of a threshold, lane by lane */
+    four_masks sum;         /* minus the number of what reaches it */
+    four       above;
+    four       below;
+} neighbours;
+
+/* What is not meant is made NaN, all bits set. */
+static inline void add_neighbours(neighbours *b, four x, four bound)
+{
+    const four_masks m = x >= bound;
+    const four       up = (four)((four_masks)x | ~m);
+
+    b->sum += m;
+    b->above = choose(up < b->above, up, b->above);
+    b->below = more4((four)((four_masks)x | m), b->below);
+}
+
+/* Two at a time, which do not wait for one another. */
+static kvi_select_split split(const float *scores, size_t n, float least)
+{
+    kvi_select_split s = {.above = INFINITY, .below = -INFINITY};
+    neighbours       b = {{0}, set(INFINITY), set(-INFINITY)};
+    neighbours       c = b;
+    size_t           i = 0;
+
+    for (; i + 8 <= n; i += 8) {
+        add_neighbours(&b, load(scores + i), set(least));
+        add_neighbours(&c, load(scores + i + 4), set(least));
     }
-    for (uint32_t digit = mask + 1; digit-- > 0;) {
-        if (*wanted <= counts[digit]) {
-            *prefix |= digit << shift;
-            return true;
-        }
-        *wanted -= counts[digit];
+    b.sum += c.sum;
+    for (size_t j = 0; j < 4; j++) {
+        s.n += (uint32_t)-b.sum[j];
+        s.above = less(less(b.above[j], c.above[j]), s.above);
+        s.below = more(more(b.below[j], c.below[j]), s.below);
     }
-    return false;
-}
-
-static cut find_cut(const float *scores, size_t n, size_t k)
-{
-    const cut all = {0, 0}; /* key 0 is never taken, so this is: all that can be */
-    cut       c = {0, k};
-
-    if (k == 0)
-        return (cut){UINT32_MAX, 0};
-    if (n <= k || !find_digit(scores, n, 21, 11, &c.least, &c.n_ties))
-        return all;
-    (void)find_digit(scores, n, 10, 11, &c.least, &c.n_ties);
-    (void)find_digit(scores, n, 0, 10, &c.least, &c.n_ties);
-    return c;
-}
-
-static bool is_taken(float score, cut *c)
-{
-    const uint32_t key = order_key(score);
-
-    if (key > c->least)
-        return true;
-    if (key < c->least || c->n_ties == 0)
-        return false;
-    c->n_ties--;
-    return true;
-}
-
-/* ---------------------------------------------------------------- candidates */
-
-typedef struct candidates_job {
-    const kvi_candidates_params *p;
-    const kvcsa_allocator       *allocator;
-    size_t                       n_maxima; /* largest number of blocks of a row */
-    atomic_int                   no_memory;
-} candidates_job;
-
-/* Maxima of the blocks; NaN is passed over. */
-static void find_maxima(const float *scores, size_t n, size_t block_entries, float *maxima)
-{
-    for (size_t b = 0, at = 0; at < n; b++, at += block_entries) {
-        const size_t end = kvi_min_size(at + block_entries, n);
-
-        maxima[b] = -INFINITY;
-        for (size_t i = at; i < end; i++)
-            if (scores[i] > maxima[b])
-                maxima[b] = scores[i];
+    for (; i < n; i++) {
+        s.n += scores[i] >= least;
+        s.above = less(scores[i] >= least ? scores[i] : INFINITY, s.above);
+        s.below = more(scores[i] >= least ? -INFINITY : scores[i], s.below);
     }
+    return s;
 }
 
-static void choose_blocks(const kvi_candidates_params *p, size_t row, float *maxima)
+/* 1 for every score of a group that is >= bound, else 0; returns whether there is one. */
+static inline bool find_taken(const float *scores, four bound, uint32_t taken[GROUP])
 {
-    const size_t n_visible = (size_t)p->n_visible[row];
-    const size_t n_blocks = kvi_div_up(n_visible, p->block_entries);
-    const size_t stride = p->blocks_stride ? p->blocks_stride : p->n_keep;
-    int32_t     *out = p->blocks + row * stride;
-    uint32_t     n = 0;
-    cut          c;
+    four_masks any = {0};
+    uint64_t   halves[2];
 
-    if (n_blocks > 0 && p->n_keep > 0) {
-        find_maxima(p->scores + row * p->scores_stride, n_visible, p->block_entries, maxima);
-        /* The newest block is in whatever its scores are; it leaves the contest and its place is
-         * kept. */
-        maxima[n_blocks - 1] = -INFINITY;
-        c = find_cut(maxima, n_blocks - 1, p->n_keep - 1);
-        for (size_t b = 0; b + 1 < n_blocks; b++)
-            if (is_taken(maxima[b], &c))
-                out[n++] = (int32_t)b;
-        out[n++] = (int32_t)(n_blocks - 1);
+    for (size_t j = 0; j < GROUP; j += 4) {
+        const four_masks m = load(scores + j) >= bound;
+        const four_masks one = m & 1;
+
+        any |= m;
+        memcpy(taken + j, &one, sizeof one);
     }
-    p->n_blocks[row] = n;
-    for (; n < stride; n++)
-        out[n] = -1;
+    memcpy(halves, &any, sizeof halves);
+    return (halves[0] | halves[1]) != 0;
 }
 
-static void run_candidates(void *arg, size_t begin, size_t end)
+static size_t collect(const float *scores, size_t n, int32_t first, float least,
+                      kvi_select_list *list)
 {
-    candidates_job *job = arg;
-    const size_t    bytes = job->n_maxima * sizeof(float);
-    float          *maxima = atomic_load(&job->no_memory) ? NULL : kvi_alloc(job->allocator, bytes);
+    float   *to = list->scores;
+    int32_t *at = list->at;
+    size_t   n_out = list->n;
+    size_t   i = 0;
+    uint32_t taken[GROUP];
 
-    if (maxima == NULL) {
-        atomic_store(&job->no_memory, 1);
-        return;
-    }
-    for (size_t row = begin; row < end; row++)
-        choose_blocks(job->p, row, maxima);
-    kvi_free(job->allocator, maxima, bytes);
-}
-
-kvcsa_status kvi_cpu_candidates(kvi_device *dev, const kvi_candidates_params *p, kvcsa_error *err)
-{
-    candidates_job job = {.p = p, .allocator = &dev->allocator};
-
-    KVI_ASSERT(p->block_entries != 0);
-    KVI_ASSERT(p->blocks_stride == 0 || p->blocks_stride >= p->n_keep);
-    if (p->n_rows == 0)
-        return KVCSA_OK;
-    for (size_t row = 0; row < p->n_rows; row++)
-        job.n_maxima =
-            kvi_max_size(job.n_maxima, kvi_div_up((size_t)p->n_visible[row], p->block_entries));
-    KVI_ASSERT(job.n_maxima <= INT32_MAX);
-    atomic_init(&job.no_memory, 0);
-    kvi_run(dev->threads, run_candidates, &job, p->n_rows,
-            kvi_ref_grain(job.n_maxima * p->block_entries));
-    if (atomic_load(&job.no_memory))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "candidates: scratch of %zu bytes",
-                        job.n_maxima * sizeof(float));
-    return KVCSA_OK;
-}
-
-/* ---------------------------------------------------------------- hiding */
-
-/* Scores of one span that are neighbours are looked at together: one division for all of them. */
-static void run_hide(void *arg, size_t begin, size_t end)
-{
-    const kvi_hide_params *p = arg;
-
-    for (size_t row = begin; row < end; row++) {
-        float         *scores = p->scores + row * p->scores_stride;
-        const int32_t *blocks = p->blocks != NULL ? p->blocks + row * p->blocks_stride : NULL;
-        const size_t   n_scores = (size_t)p->n_scores[row];
-        size_t         n = 0;
-
-        for (size_t i = 0; i < n_scores; i += n) {
-            size_t entry = i;
-            size_t span;
-
-            n = n_scores - i;
-            if (blocks != NULL) {
-                const size_t at = i % p->block_entries;
-
-                entry = (size_t)blocks[i / p->block_entries] * p->block_entries + at;
-                n = kvi_min_size(n, p->block_entries - at);
-            }
-            span = entry / p->span_entries;
-            n = kvi_min_size(n, p->span_entries - entry % p->span_entries);
-            if (span < p->n_hidden ? p->hidden[span] : p->rest_hidden)
-                for (size_t j = 0; j < n; j++)
-                    scores[i + j] = -INFINITY;
+    for (; i + GROUP <= n && n_out < list->cap; i += GROUP) {
+        kvi_prefetch(scores + i + KVI_SELECT_AHEAD);
+        if (!find_taken(scores + i, set(least), taken))
+            continue;
+        for (size_t j = 0; j < GROUP; j++) {
+            to[n_out] = scores[i + j];
+            at[n_out] = first + (int32_t)(i + j);
+            n_out += taken[j];
         }
     }
-}
-
-kvcsa_status kvi_cpu_hide(kvi_device *dev, const kvi_hide_params *p, kvcsa_error *err)
-{
-    kvi_hide_params own = *p;
-    size_t          n_most = 0;
-
-    (void)err;
-    KVI_ASSERT(p->span_entries != 0 && (p->blocks == NULL || p->block_entries != 0));
-    for (size_t row = 0; row < p->n_rows; row++)
-        n_most = kvi_max_size(n_most, (size_t)p->n_scores[row]);
-    if (p->n_rows != 0)
-        kvi_run(dev->threads, run_hide, &own, p->n_rows, kvi_ref_grain(n_most));
-    return KVCSA_OK;
-}
-
-/* ---------------------------------------------------------------- top-k */
-
-static void run_topk(void *arg, size_t begin, size_t end)
-{
-    const kvi_topk_params *p = arg;
-
-    for (size_t row = begin; row < end; row++) {
-        const float   *scores = p->scores + row * p->scores_stride;
-        const int32_t *blocks = p->blocks != NULL ? p->blocks + row * p->blocks_stride : NULL;
-        const size_t   n_scores = (size_t)p->n_scores[row];
-        const size_t   stride = p->ids_stride ? p->ids_stride : p->k;
-        int32_t       *ids = p->ids + row * stride;
-        size_t         n = 0;
-        cut            c = find_cut(scores, n_scores, p->k);
-
-        /* Blocks ascend, so ids ascend with i in both cases. */
-        for (size_t i = 0; i < n_scores && n < p->k; i++) {
-            if (!is_taken(scores[i], &c))
-                continue;
-            if (blocks == NULL)
-                ids[n++] = (int32_t)i;
-            else
-                ids[n++] = blocks[i / p->block_entries] * (int32_t)p->block_entries +
-                           (int32_t)(i % p->block_entries);
-        }
-        for (; n < stride; n++)
-            ids[n] = -1;
+    for (; i < n && n_out < list->cap; i++) {
+        to[n_out] = scores[i];
+        at[n_out] = first + (int32_t)i;
+        n_out += scores[i] >= least;
     }
+    list->n = n_out;
+    return i;
 }
 
-kvcsa_status kvi_cpu_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err)
+static void keep(kvi_select_list *list, size_t begin, size_t end, float least)
 {
-    kvi_topk_params own = *p;
-    size_t          n_most = 0;
+    size_t n = list->n;
 
-    (void)err;
-    KVI_ASSERT(p->blocks == NULL || p->block_entries != 0);
-    KVI_ASSERT(p->ids_stride == 0 || p->ids_stride >= p->k);
-    for (size_t row = 0; row < p->n_rows; row++)
-        n_most = kvi_max_size(n_most, (size_t)p->n_scores[row]);
-    if (p->n_rows != 0)
-        kvi_run(dev->threads, run_topk, &own, p->n_rows, kvi_ref_grain(n_most * SELECT_WORK));
-    return KVCSA_OK;
+    for (size_t i = begin; i < end; i++) {
+        const float score = list->scores[i];
+
+        list->scores[n] = score;
+        list->at[n] = list->at[i];
+        n += score >= least;
+    }
+    list->n = n;
+}
+
+static float find_maximum(const float *scores, size_t n)
+{
+    float  most = -INFINITY;
+    size_t i = 0;
+
+    if (n >= 8) {
+        four a = set(most);
+        four b = a;
+
+        for (; i + 8 <= n; i += 8) {
+            a = more4(load(scores + i), a);
+            b = more4(load(scores + i + 4), b);
+        }
+        a = more4(a, b);
+        most = more(more(a[0], a[1]), more(a[2], a[3]));
+    }
+    for (; i < n; i++)
+        most = more(scores[i], most);
+    return most;
+}
+
+/* Of eight: a chain of maxima, which the processor works on for several blocks at a time. */
+static inline float find_maximum_8(const float *scores)
+{
+    float most = -INFINITY;
+
+    for (size_t i = 0; i < 8; i++)
+        most = more(scores[i], most);
+    return most;
+}
+
+void kvi_ref_maxima(const float *scores, size_t n, size_t block_entries, float *maxima)
+{
+    size_t at = 0;
+
+    if (block_entries == 8)
+        for (; at + 8 <= n; at += 8) {
+            kvi_prefetch(scores + at + KVI_SELECT_AHEAD);
+            *maxima++ = find_maximum_8(scores + at);
+        }
+    for (; at < n; at += kvi_min_size(block_entries, n - at))
+        *maxima++ = find_maximum(scores + at, kvi_min_size(block_entries, n - at));
+}
+
+void kvi_select_portable(kvi_select_kernels *k)
+{
+    k->collect = collect;
+    k->keep = keep;
+    k->split = split;
+    k->maxima = kvi_ref_maxima;
 }
