@@ -73,16 +73,16 @@ static void find_name(char name[64])
     uint32_t text[12] = {0};
     char    *start = (char *)text;
 
-    if (__get_cpuid_max(0x80000000u, NULL) < 0x80000004u)
+    if ((uint32_t)__get_cpuid_max(0x80000000u, NULL) < 0x80000004u)
         return;
     for (uint32_t i = 0; i < 3; i++) {
         const regs r = cpuid(0x80000002u + i, 0);
 
         memcpy(text + 4 * i, &r, sizeof r);
     }
-    while (*start == ' ')
+    while (*start == ' ' && start < (char *)text + 47)
         start++;
-    snprintf(name, 64, "%.*s", (int)(48 - (start - (char *)text)), start);
+    snprintf(name, 64, "%.*s", 48 - (int)(start - (char *)text), start);
 }
 
 static int is_known_vendor(void)

@@ -32,26 +32,25 @@ struct kvi_device {
 void kvi_cpu_device_init(kvi_device *dev, const kvcsa_allocator *allocator, kvi_threads *threads,
                          uint32_t flags);
 
-/* ref_linear.c */
+/* op_linear.c */
 kvcsa_status kvi_cpu_embed(kvi_device *dev, const kvi_embed_params *p, kvcsa_error *err);
 kvcsa_status kvi_cpu_linear(kvi_device *dev, const kvi_linear_params *p, kvcsa_error *err);
 /* One weight row as float. out f32 [w->cols]. */
 void kvi_ref_weight_row(const kvi_matrix *w, uint64_t row, float *out);
 /* x' = dequantised Q-SWA of bf16(x) (KVI_OP_ACT_QUANT). */
 void kvi_ref_act_quant(const float *x, size_t width, float *out);
-/* ref_norm.c */
+/* op_dense.c */
 kvcsa_status kvi_cpu_norm(kvi_device *dev, const kvi_norm_params *p, kvcsa_error *err);
 kvcsa_status kvi_cpu_rope(kvi_device *dev, const kvi_rope_params *p, kvcsa_error *err);
-/* ref_mix.c */
 kvcsa_status kvi_cpu_mix(kvi_device *dev, const kvi_mix_params *p, kvcsa_error *err);
 kvcsa_status kvi_cpu_collapse(kvi_device *dev, const kvi_collapse_params *p, kvcsa_error *err);
 kvcsa_status kvi_cpu_expand(kvi_device *dev, const kvi_expand_params *p, kvcsa_error *err);
 kvcsa_status kvi_cpu_engram_gate(kvi_device *dev, const kvi_engram_gate_params *p,
                                  kvcsa_error *err);
-/* ref_moe.c */
 kvcsa_status kvi_cpu_route(kvi_device *dev, const kvi_route_params *p, kvcsa_error *err);
+/* op_moe.c */
 kvcsa_status kvi_cpu_moe(kvi_device *dev, const kvi_moe_params *p, kvcsa_error *err);
-/* ref_fp4.c */
+/* op_cache.c */
 kvcsa_status kvi_cpu_window_write(kvi_device *dev, const kvi_window_write_params *p,
                                   kvcsa_error *err);
 kvcsa_status kvi_cpu_pool_pairs(kvi_device *dev, const kvi_pool_pairs_params *p, kvcsa_error *err);
@@ -59,16 +58,17 @@ kvcsa_status kvi_cpu_entry_write(kvi_device *dev, const kvi_entry_write_params *
                                  kvcsa_error *err);
 kvcsa_status kvi_cpu_index_query(kvi_device *dev, const kvi_index_query_params *p,
                                  kvcsa_error *err);
-/* ref_index.c */
+/* op_index.c */
 kvcsa_status kvi_cpu_index_score(kvi_device *dev, const kvi_index_score_params *p,
                                  kvcsa_error *err);
+/* op_select.c */
 kvcsa_status kvi_cpu_candidates(kvi_device *dev, const kvi_candidates_params *p, kvcsa_error *err);
 kvcsa_status kvi_cpu_hide(kvi_device *dev, const kvi_hide_params *p, kvcsa_error *err);
 kvcsa_status kvi_cpu_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err);
 /* op_paged.c */
 kvcsa_status kvi_cpu_paged_attend(kvi_device *dev, const kvi_paged_attend_params *p,
                                   kvcsa_error *err);
-/* ref_attn.c */
+/* op_attend.c */
 kvcsa_status kvi_cpu_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err);
 
 #endif

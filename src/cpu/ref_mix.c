@@ -1,5 +1,5 @@
 /* The residual stream of several copies (mHC), docs/formats.md "Network", and the gate of its
- * "Engram". */
+ * "Engram": portable kernels. */
 #include "cpu/ref_dense_int.h"
 
 #include "base/bytes.h"
@@ -77,40 +77,18 @@ static void mix_row(const kvi_mix_params *p, size_t row)
     }
 }
 
-typedef struct mix_job {
-    const kvi_mix_params *p;
-} mix_job;
-
-static void mix_rows(void *arg, size_t begin, size_t end)
+void kvi_ref_mix(const kvi_mix_params *p, size_t begin, size_t end)
 {
     for (size_t i = begin; i < end; i++)
-        mix_row(((const mix_job *)arg)->p, i);
-}
-
-kvcsa_status kvi_cpu_mix(kvi_device *dev, const kvi_mix_params *p, kvcsa_error *err)
-{
-    mix_job      job = {.p = p};
-    const size_t m = p->copies;
-    /* a division costs about as much as eight multiply-adds */
-    const size_t work = m * p->width + (size_t)p->n_iters * 16 * m * m;
-
-    (void)err;
-    KVI_ASSERT(m >= 1 && m <= KVI_MAX_COPIES);
-    kvi_run(dev->threads, mix_rows, &job, p->n_rows, kvi_ref_grain(work));
-    return KVCSA_OK;
+        mix_row(p, i);
 }
 
 /* ------------------------------------------------------------------ collapse, expand */
 
-typedef struct collapse_job {
-    const kvi_collapse_params *p;
-} collapse_job;
-
-static void collapse_rows(void *arg, size_t begin, size_t end)
+void kvi_ref_collapse(const kvi_collapse_params *p, size_t begin, size_t end)
 {
-    const kvi_collapse_params *p = ((const collapse_job *)arg)->p;
-    const size_t               m = p->copies;
-    const size_t               width = p->width;
+    const size_t m = p->copies;
+    const size_t width = p->width;
 
     for (size_t row = begin; row < end; row++) {
         const float *h = p->h + row * m * width;
@@ -136,16 +114,6 @@ static void collapse_rows(void *arg, size_t begin, size_t end)
             for (i = 0; i < width; i++)
                 y[i] = kvi_round_bf16(y[i]);
     }
-}
-
-kvcsa_status kvi_cpu_collapse(kvi_device *dev, const kvi_collapse_params *p, kvcsa_error *err)
-{
-    collapse_job job = {.p = p};
-
-    (void)err;
-    kvi_run(dev->threads, collapse_rows, &job, p->n_rows,
-            kvi_ref_grain((size_t)p->copies * p->width));
-    return KVCSA_OK;
 }
 
 /* Four channels, or one in lane 0. The sum over source copies is made first, then added to post x
@@ -195,31 +163,14 @@ static inline void expand_row(const kvi_expand_params *p, size_t row, size_t m)
             h[i] = kvi_round_bf16(h[i]);
 }
 
-typedef struct expand_job {
-    const kvi_expand_params *p;
-} expand_job;
-
-static void expand_rows(void *arg, size_t begin, size_t end)
+void kvi_ref_expand(const kvi_expand_params *p, size_t begin, size_t end)
 {
-    const kvi_expand_params *p = ((const expand_job *)arg)->p;
-
     for (size_t i = begin; i < end; i++) {
         if (p->copies == 4)
             expand_row(p, i, 4);
         else
             expand_row(p, i, p->copies);
     }
-}
-
-kvcsa_status kvi_cpu_expand(kvi_device *dev, const kvi_expand_params *p, kvcsa_error *err)
-{
-    expand_job   job = {.p = p};
-    const size_t m = p->copies;
-
-    (void)err;
-    KVI_ASSERT(m >= 1 && m <= KVI_MAX_COPIES);
-    kvi_run(dev->threads, expand_rows, &job, p->n_rows, kvi_ref_grain(m * m * p->width));
-    return KVCSA_OK;
 }
 
 /* ------------------------------------------------------------------ Engram gate */
@@ -283,22 +234,8 @@ static void engram_row(const kvi_engram_gate_params *p, size_t row)
     }
 }
 
-typedef struct engram_job {
-    const kvi_engram_gate_params *p;
-} engram_job;
-
-static void engram_rows(void *arg, size_t begin, size_t end)
+void kvi_ref_engram_gate(const kvi_engram_gate_params *p, size_t begin, size_t end)
 {
     for (size_t i = begin; i < end; i++)
-        engram_row(((const engram_job *)arg)->p, i);
-}
-
-kvcsa_status kvi_cpu_engram_gate(kvi_device *dev, const kvi_engram_gate_params *p, kvcsa_error *err)
-{
-    engram_job job = {.p = p};
-
-    (void)err;
-    kvi_run(dev->threads, engram_rows, &job, p->n_rows,
-            kvi_ref_grain(4 * (size_t)p->copies * p->width));
-    return KVCSA_OK;
+        engram_row(p, i);
 }

@@ -1,4 +1,4 @@
-/* RMSNorm and rotary position, docs/formats.md "Network" and "Rotation". */
+/* RMSNorm and rotary position, docs/formats.md "Network" and "Rotation": portable kernels. */
 #include "cpu/ref_dense_int.h"
 
 #include "base/fmath.h"
@@ -21,26 +21,10 @@ static void norm_row(const kvi_norm_params *p, const float *x, float *y)
             y[i] = kvi_round_bf16(y[i]);
 }
 
-typedef struct norm_job {
-    const kvi_norm_params *p;
-} norm_job;
-
-static void norm_rows(void *arg, size_t begin, size_t end)
+void kvi_ref_norm(const kvi_norm_params *p, size_t begin, size_t end)
 {
-    const kvi_norm_params *p = ((const norm_job *)arg)->p;
-
     for (size_t i = begin; i < end; i++)
         norm_row(p, p->x + i * p->x_stride, p->y + i * p->y_stride);
-}
-
-/* A zero row gives zeros for eps > 0; NaN or infinity in a row makes it NaN. */
-kvcsa_status kvi_cpu_norm(kvi_device *dev, const kvi_norm_params *p, kvcsa_error *err)
-{
-    norm_job job = {.p = p};
-
-    (void)err;
-    kvi_run(dev->threads, norm_rows, &job, p->n_rows, kvi_ref_grain(p->width));
-    return KVCSA_OK;
 }
 
 /* ------------------------------------------------------------------ rope */
@@ -75,14 +59,9 @@ static void rope_pairs(const kvi_rope_params *p, float *row, uint64_t pos, size_
     }
 }
 
-typedef struct rope_job {
-    const kvi_rope_params *p;
-} rope_job;
-
-static void rope_rows(void *arg, size_t begin, size_t end)
+void kvi_ref_rope(const kvi_rope_params *p, size_t begin, size_t end)
 {
-    const kvi_rope_params *p = ((const rope_job *)arg)->p;
-    const size_t           n_pairs = p->n_rotated / 2;
+    const size_t n_pairs = p->n_rotated / 2;
 
     for (size_t i = begin; i < end; i++) {
         float *row = p->x + i * p->row_stride;
@@ -94,16 +73,4 @@ static void rope_rows(void *arg, size_t begin, size_t end)
             for (size_t c = 0; c < (size_t)p->n_heads * p->width; c++)
                 row[c] = kvi_round_bf16(row[c]);
     }
-}
-
-kvcsa_status kvi_cpu_rope(kvi_device *dev, const kvi_rope_params *p, kvcsa_error *err)
-{
-    rope_job job = {.p = p};
-    /* a sine costs about forty multiply-adds */
-    const size_t work = (size_t)p->n_rotated * (20 + 2 * (size_t)p->n_heads);
-
-    (void)err;
-    KVI_ASSERT(p->n_rotated % 2 == 0 && p->n_rotated <= p->width);
-    kvi_run(dev->threads, rope_rows, &job, p->n_rows, kvi_ref_grain(work));
-    return KVCSA_OK;
 }

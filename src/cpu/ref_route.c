@@ -1,15 +1,9 @@
-/* The router of the experts, docs/formats.md "Network". */
+/* The router of the experts, docs/formats.md "Network": portable kernels. */
 #include "cpu/ref_dense_int.h"
 
 #include "base/fmath.h"
 
 #include <math.h>
-
-typedef struct route_job {
-    const kvi_route_params *p;
-    float                  *scratch; /* [n_tasks, 2 * n_experts] */
-    size_t                  n_tasks;
-} route_job;
 
 static float softplus(float z)
 {
@@ -59,35 +53,10 @@ static void route_row(const kvi_route_params *p, size_t row, float *s, float *ra
     }
 }
 
-static void route_tasks(void *arg, size_t begin, size_t end)
-{
-    const route_job        *job = arg;
-    const kvi_route_params *p = job->p;
-
-    for (size_t t = begin; t < end; t++) {
-        float       *s = job->scratch + t * 2 * p->n_experts;
-        const size_t last = p->n_rows * (t + 1) / job->n_tasks;
-
-        for (size_t row = p->n_rows * t / job->n_tasks; row < last; row++)
-            route_row(p, row, s, s + p->n_experts);
-    }
-}
-
 /* A NaN score is never preferred; if it is selected all the same, its weight is NaN and so is the
  * row. */
-kvcsa_status kvi_cpu_route(kvi_device *dev, const kvi_route_params *p, kvcsa_error *err)
+void kvi_ref_route(const kvi_route_params *p, float *scratch, size_t begin, size_t end)
 {
-    /* exp, log and a root cost about sixty multiply-adds */
-    const double work = (double)p->n_rows * (double)p->n_experts * (60.0 + p->k);
-    route_job    job = {.p = p, .n_tasks = kvi_ref_n_tasks(dev, p->n_rows, work)};
-    const size_t bytes = job.n_tasks * 2 * p->n_experts * sizeof *job.scratch;
-
-    KVI_ASSERT(p->k <= p->n_experts);
-    if (p->n_rows == 0)
-        return KVCSA_OK;
-    if (!(job.scratch = kvi_alloc(&dev->allocator, bytes)))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "scratch of the router, %zu bytes", bytes);
-    kvi_run(dev->threads, route_tasks, &job, job.n_tasks, 1);
-    kvi_free(&dev->allocator, job.scratch, bytes);
-    return KVCSA_OK;
+    for (size_t row = begin; row < end; row++)
+        route_row(p, row, scratch, scratch + p->n_experts);
 }
