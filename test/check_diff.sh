@@ -100,16 +100,18 @@ holds "another reference" 'nothing(j["noise"]) and nothing(s["window"]) and s["e
 # ---------------------------------------------------------------- what another program computed
 golden=test/golden/measure/bounded.json # KL of each row on T1, by the independent reference
 sed 's/.*"tokens": \[\([^]]*\)\].*/\1/; s/,/ /g' $golden >"$dir/ids"
+# Portable, for with numerics 1 no code of this text rounds another way than the reference's: test/golden/measure/README.md.
+limit=1e-4
 for list in first chain; do
     set=bounded:20+append:20
     [ $list = chain ] && set=bounded:20:chain+append:20
     sed "s/.*\"$list\": \[\[\([^a-z]*\)\]\].*/\1/" $golden | sed 's/\], \[/\n/g' | tr -d ' ' >"$dir/golden"
-    "$kv" diff test/data/t1 --ids "$dir/ids" --context 100 -q --set $set --rows "$dir/kl.csv" >"$dir/out" 2>"$dir/err" </dev/null &&
+    "$kv" diff test/data/t1 --portable --ids "$dir/ids" --context 100 -q --set $set --rows "$dir/kl.csv" >"$dir/out" 2>"$dir/err" </dev/null &&
         grep "^$set," "$dir/kl.csv" | awk -F, 'NR == FNR { want[$1] = $2; next }
-            $3 in want { n++; d = $4 - want[$3]; if (d > 1e-4 || d < -1e-4 || $4 < 0.005) bad = 1 }
-            END        { exit n != 80 || bad }' "$dir/golden" - &&
-        ok "bounded replay ($list) prints what the reference does, within 1e-4 nat in all 80 rows" ||
-        not_ok "bounded replay ($list) prints what the reference does, within 1e-4 nat in all 80 rows"
+            $3 in want { n++; d = $4 - want[$3]; if (d > limit || d < -limit || $4 < 0.005) bad = 1 }
+            END        { exit n != 80 || bad }' limit="$limit" "$dir/golden" - &&
+        ok "bounded replay ($list) prints what the reference does, within $limit nat in all 80 rows" ||
+        not_ok "bounded replay ($list) prints what the reference does, within $limit nat in all 80 rows"
 done
 
 # ---------------------------------------------------------------- what loses something

@@ -16,15 +16,21 @@ verdict() { # NAME STATUS
 }
 
 # Threads and chunks differ from case file to case file: they must not matter.
-t1() { # CASES THREADS CHUNK
-    echo "== $1"
-    "$build/test/run_cases" --pre test/data/t1 "$golden/$1.json" "$dir/$1.safetensors" "$2" "$3" >"$dir/log" 2>&1 ||
+t1() { # CASES THREADS CHUNK [portable]: with these kernels, or those of the processor
+    local limit=(--exempt 0.01)
+    [ -n "${4:-}" ] && limit=(--exempt 0.001)
+    echo "== $1 ${4:-}"
+    "$build/test/run_cases" --pre ${4:+--portable} test/data/t1 "$golden/$1.json" "$dir/$1.safetensors" "$2" "$3" >"$dir/log" 2>&1 ||
         { cat "$dir/log"; verdict "$1" 1; return; }
-    "$build/test/compare_cases" "$golden/$1.safetensors" "$dir/$1.safetensors" "$golden/$1.json" --config test/data/t1/config.json
-    verdict "$1" $?
+    # Other numerics round other codes of T1, whose random weights carry each of them far; portable ones come closest to the reference.
+    "$build/test/compare_cases" "$golden/$1.safetensors" "$dir/$1.safetensors" "$golden/$1.json" --config test/data/t1/config.json \
+        "${limit[@]}"
+    verdict "$1 ${4:-}" $?
 }
 t1 t1-f32 2 0
+t1 t1-f32 1 0 portable
 t1 t1-f32-pre 1 50
+t1 t1-f32-pre 2 0 portable
 t1 t1-bf16 3 1
 
 score() { # CONTEXT WANTED

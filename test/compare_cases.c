@@ -50,6 +50,8 @@ static int read_args(int argc, char **argv, paths *at, compare_params *p)
             p->max_lines = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--eps") == 0)
             p->eps = strtod(argv[++i], NULL);
+        else if (strcmp(argv[i], "--exempt") == 0)
+            p->bound_kl_exempt = strtod(argv[++i], NULL);
         else if (strcmp(argv[i], "--bound") == 0)
             p->bound = strtod(argv[++i], NULL);
         else

@@ -266,20 +266,23 @@ int main(int argc, char **argv)
     char              text[512];
     size_t            n_seen;
     int               all_pre = 0;
+    int               portable = 0;
 
-    if (argc > 1 && strcmp(argv[1], "--pre") == 0) {
-        all_pre = 1;
-        argv++;
-        argc--;
+    for (; argc > 1 && strncmp(argv[1], "--", 2) == 0; argv++, argc--) {
+        all_pre |= strcmp(argv[1], "--pre") == 0;
+        portable |= strcmp(argv[1], "--portable") == 0;
     }
     if (argc < 4 || argc > 6) {
         fprintf(stderr,
-                "usage: run_cases [--pre] MODEL CASES.json OUT.safetensors [THREADS [CHUNK]]\n");
+                "usage: run_cases [--pre] [--portable] MODEL CASES.json OUT.safetensors [THREADS "
+                "[CHUNK]]\n");
         return 2;
     }
     if (cases_load(argv[2], &cases, text, sizeof text) != 0)
         die(argv[2], text);
     kvcsa_pool_params_default(&pp, sizeof pp);
+    pp.cpu_avoid = portable ? KVCSA_CPU_AVX2 | KVCSA_CPU_AVX512 | KVCSA_CPU_NEON | KVCSA_CPU_DOTPROD
+                            : 0;
     pp.n_threads = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 0;
     if (kvcsa_model_open(argv[1], NULL, &r.model, &err) != KVCSA_OK ||
         kvcsa_pool_create(&pp, &r.pool, &err) != KVCSA_OK)

@@ -354,7 +354,7 @@ static void test_behaviour_39_steps(void **state)
     for (int how = 0; how < 3; how++) {
         uint64_t n = 1, runs = 0;
 
-        for (; !fail_in_step(f, how, n); n += n < (how == 2 ? 6 : 12) ? 1 : 41)
+        for (; !fail_in_step(f, how, n); n += n < (how == 2 ? 6 : 12) ? 1 : 9)
             runs++;
         assert_true(runs > 8);
     }

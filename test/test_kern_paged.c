@@ -1,7 +1,7 @@
 /* Attention over paged keys and values, at every mask of this machine.
  *
  * Two oracles that share nothing with the kernels but kvi_row_decode (test_row.c): softmax in double, with a bound, and the order
- * of cpu/paged.h one operation after the other, for bits, in both numerics. */
+ * of cpu/paged_kernels.h one operation after the other, for bits, in both numerics. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

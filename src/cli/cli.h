@@ -82,8 +82,9 @@ int cli_chat_ids(const kvcsa_model *model, const char *system, const cli_text *t
 /* Open a model; warnings of the library go to stderr. */
 int cli_open(const char *path, uint32_t flags, kvcsa_model **model, kvcsa_model_info *info);
 
-/* A pool without a limit of its own. CLI_OK or CLI_FAILED (a message was printed). */
-int cli_open_pool(uint32_t threads, kvcsa_pool **pool);
+/* A pool without a limit of its own; portable: no kernels of any instruction set. CLI_OK or
+ * CLI_FAILED (a message was printed). */
+int cli_open_pool(uint32_t threads, int portable, kvcsa_pool **pool);
 
 /* ------------------------------------------------------------------ report.c */
 

@@ -34,6 +34,7 @@ const char cli_help_diff[] =
     "  --rows FILE.csv    every position of every setting\n"
     "  --json             one JSON object instead of the tables\n"
     "  --threads N        threads (one per core); does not change results\n"
+    "  --portable         kernels in portable C: results of numerics 1, see kvcsa info\n"
     "  -q, --quiet        no progress on stderr\n"
     "\n"
     "SETTING is one of these, or several joined by +:\n"
@@ -76,6 +77,7 @@ static int read_options(int argc, char **argv, diff_options *o)
         {"--rows", CLI_TEXT, &o->rows},
         {"--json", CLI_FLAG, &o->json},
         {"--threads", CLI_U32, &o->threads},
+        {"--portable", CLI_FLAG, &o->portable},
         {"-q", CLI_FLAG, &o->quiet},
         {"--quiet", CLI_FLAG, &o->quiet},
     };
@@ -265,9 +267,9 @@ static int open_pools(diff *d)
     const long     cores = sysconf(_SC_NPROCESSORS_ONLN);
     const uint32_t threads = d->o.threads ? d->o.threads : cores > 0 ? (uint32_t)cores : 1;
 
-    if (cli_open_pool(threads, &d->pool) != CLI_OK)
+    if (cli_open_pool(threads, d->o.portable, &d->pool) != CLI_OK)
         return CLI_FAILED;
-    return cli_open_pool(threads > 1 ? threads - 1 : 2, &d->noise_pool);
+    return cli_open_pool(threads > 1 ? threads - 1 : 2, d->o.portable, &d->noise_pool);
 }
 
 static int open_test(diff *d, const char *label, const char *text, kvcsa_pool *pool)

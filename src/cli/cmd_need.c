@@ -138,7 +138,7 @@ static int open_all(need *n)
     n->cost.struct_size = sizeof n->cost;
     if (kvcsa_model_cost(n->model, 0, &n->cost, &err) != KVCSA_OK)
         return cli_fail("cost", &err);
-    return cli_open_pool(n->o.threads, &n->pool);
+    return cli_open_pool(n->o.threads, 0, &n->pool);
 }
 
 static int examine_all(need *n)

@@ -85,7 +85,7 @@ int cmd_needle(int argc, char **argv)
     if ((rc = read_options(argc, argv, &n->o)) == CLI_OK) {
         cli_catch_interrupt();
         if ((rc = cli_open(n->o.words[0], 0, &n->model, &n->info)) == CLI_OK &&
-            (rc = cli_open_pool(n->o.threads, &n->pool)) == CLI_OK &&
+            (rc = cli_open_pool(n->o.threads, 0, &n->pool)) == CLI_OK &&
             (rc = open_runs(n)) == CLI_OK && (rc = needle_read_items(n)) == CLI_OK &&
             (rc = needle_run_items(n)) == CLI_OK)
             rc = n->o.json ? needle_print_json(n) : needle_print_table(n);

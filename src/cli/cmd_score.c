@@ -79,7 +79,7 @@ static int score_all(const options *o, kvcsa_model *model, cli_ids *ids, double 
     kvcsa_pool   *pool = NULL;
     int           rc;
 
-    if ((rc = cli_open_pool(o->threads, &pool)) != CLI_OK)
+    if ((rc = cli_open_pool(o->threads, 0, &pool)) != CLI_OK)
         return rc;
     for (size_t a = 1; a < ids->n && rc == CLI_OK; a += step) {
         window        w = {.targets = ids->data + a};

@@ -23,6 +23,7 @@ typedef struct diff_options {
     uint64_t    prompts;
     uint64_t    prompt_tokens; /* 0 = context - greedy */
     uint32_t    threads;
+    int         portable;
     int         noise;   /* nothing but the noise floor */
     int         json;
     int         quiet;

@@ -132,12 +132,14 @@ int cli_chat_ids(const kvcsa_model *model, const char *system, const cli_text *t
     return CLI_OK;
 }
 
-int cli_open_pool(uint32_t threads, kvcsa_pool **pool)
+int cli_open_pool(uint32_t threads, int portable, kvcsa_pool **pool)
 {
     kvcsa_pool_params p;
     kvcsa_error       err;
 
     kvcsa_pool_params_default(&p, sizeof p);
     p.n_threads = threads;
+    if (portable)
+        p.cpu_avoid = KVCSA_CPU_AVX2 | KVCSA_CPU_AVX512 | KVCSA_CPU_NEON | KVCSA_CPU_DOTPROD;
     return kvcsa_pool_create(&p, pool, &err) == KVCSA_OK ? CLI_OK : cli_fail("create pool", &err);
 }

@@ -24,7 +24,7 @@
 #ifndef KVI_ATTEND_V16_H
 #define KVI_ATTEND_V16_H
 
-#include "cpu/attend.h"
+#include "cpu/attend_kernels.h"
 
 /* Arrays of sums are registers only if every loop over them is unrolled. */
 #if defined(__clang__)

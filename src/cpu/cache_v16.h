@@ -28,7 +28,7 @@
 #include <string.h>
 
 #include "base/bytes.h"
-#include "cpu/cache.h"
+#include "cpu/cache_kernels.h"
 #include "format/dtype.h"
 #include "format/fp4.h"
 #include "format/fp8.h"

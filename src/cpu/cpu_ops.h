@@ -7,13 +7,13 @@
 #include "backend/backend.h"
 #include "base/alloc.h"
 #include "base/status.h"
-#include "cpu/attend.h"
-#include "cpu/cache.h"
-#include "cpu/dense.h"
-#include "cpu/index.h"
-#include "cpu/linear.h"
-#include "cpu/paged.h"
-#include "cpu/select.h"
+#include "cpu/attend_kernels.h"
+#include "cpu/cache_kernels.h"
+#include "cpu/dense_kernels.h"
+#include "cpu/index_kernels.h"
+#include "cpu/linear_kernels.h"
+#include "cpu/paged_kernels.h"
+#include "cpu/select_kernels.h"
 
 struct kvi_device {
     kvcsa_allocator    allocator;

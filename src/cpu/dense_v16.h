@@ -1,6 +1,6 @@
 /* Norm, rotation, residual stream, Engram gate and router in sixteen lanes; what they compute:
- * dense.h. All of them but rope and route pass over their arrays once or twice with one or two
- * operations per float: the aim is the speed of L2 (48 bytes a cycle at best). Only the balancing
+ * dense_kernels.h. All of them but rope and route pass over their arrays once or twice with one or
+ * two operations per float: the aim is the speed of L2 (48 bytes a cycle at best). Only the balancing
  * of C shows besides: 39 steps that each wait for a division.
  *
  * The including file has defined, besides v16:
@@ -26,7 +26,7 @@
 
 #include "backend/op_params.h"
 #include "base/fmath.h"
-#include "cpu/dense.h"
+#include "cpu/dense_kernels.h"
 
 #include <math.h>
 #include <string.h>

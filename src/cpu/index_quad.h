@@ -22,7 +22,7 @@
 #ifndef KVI_INDEX_QUAD_H
 #define KVI_INDEX_QUAD_H
 
-#include "cpu/index.h"
+#include "cpu/index_kernels.h"
 
 #include "format/fp4.h"
 #include "format/kv_layout.h"

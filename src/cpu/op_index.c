@@ -213,6 +213,8 @@ static void run_index_score(void *arg, size_t begin, size_t end)
                     stop - row * job->n_tiles);
         begin = stop;
     }
+    /* the only bytes of a cache that go to scratch as they are */
+    memset(scratch.staged[0], 0, 2 * GROUPS_TILE * job->group_bytes);
     kvi_free(job->allocator, memory, bytes);
 }
 

@@ -8,7 +8,7 @@
  *   split   few units (one row of a long context): a chunk of a unit is an item and leaves its
  *           state in memory; a second loop merges the states of each row and head
  *
- * Both merge the same states in the same order, so the bits are equal (paged.h). */
+ * Both merge the same states in the same order, so the bits are equal (paged_kernels.h). */
 #include "cpu/cpu_ops.h"
 
 #include "base/checked.h"

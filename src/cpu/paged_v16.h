@@ -1,4 +1,4 @@
-/* Paged attention in numerics 2, for every instruction set (cpu/v16.h). The order: paged.h.
+/* Paged attention in numerics 2, for every instruction set (cpu/v16.h). The order: paged_kernels.h.
  *
  * A decoded value serves all query rows of the chunk, four for one token of a model with 32 / 8
  * heads. Rows are decoded into a buffer in L1, sixteen at a time, which then meets all query rows;

@@ -6,7 +6,7 @@
  * quantiser is part of the cache format: it happens in every mode, whereas KVI_OP_ROUND_BF16
  * belongs to the reference mode. A group with NaN or infinity becomes a poisoned group (its scale
  * is NaN), which later makes the scores and outputs that touch it NaN instead of plausible. */
-#include "cpu/cache.h"
+#include "cpu/cache_kernels.h"
 
 #include "base/fmath.h"
 #include "format/dtype.h"

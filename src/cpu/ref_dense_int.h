@@ -88,22 +88,11 @@ static inline int kvi_ref_quantised(const kvi_matrix *w)
 void kvi_ref_act_quant_rows(kvi_device *dev, const float *x, size_t x_stride, size_t n_rows,
                             size_t width, float *out);
 
-/* Weight rows row0 .. row0 + n_out - 1 against n_rows rows of x, in the calling thread: y[i *
- * y_stride + j]. x is used as it is (quantised before, if it has to be). */
-typedef struct kvi_ref_block {
-    const kvi_matrix *w;
-    uint64_t          row0;
-    size_t            n_out;
-    const float      *x;
-    const size_t     *ids;      /* row i of the block is row ids[i] of x; NULL = row i */
-    size_t            x_stride;
-    size_t            n_rows;
-    float            *y;
-    size_t            y_stride;
-    float            *panel;    /* scratch, kvi_ref_panel_floats(w->cols) */
-    uint32_t          flags;
-} kvi_ref_block;
-void   kvi_ref_linear_block(const kvi_ref_block *b);
-size_t kvi_ref_panel_floats(size_t cols);
+/* The kernels of an operator with these flags: the portable ones in the reference mode. */
+const kvi_linear_kernels *kvi_linear_use(const kvi_device *dev, uint32_t flags,
+                                         kvi_linear_kernels *portable);
+/* Workers, at most n_items, for `work` multiply-adds altogether. */
+size_t kvi_linear_workers(const kvi_device *dev, const kvi_linear_kernels *k, size_t n_items,
+                          double work);
 
 #endif

@@ -5,7 +5,7 @@
  * (scales, blocks, weights, heads) is done per lane in the order of op_params.h, hence a score
  * depends neither on its lane nor on the rows beside it. NaN in a scale makes the scores that use
  * it NaN. */
-#include "cpu/index.h"
+#include "cpu/index_kernels.h"
 
 #include "format/dtype.h"
 #include "format/fp4.h"

@@ -1,7 +1,7 @@
-/* Matrix products over weights in the checkpoint's formats.
+/* Matrix products over weights in the checkpoint's formats: the portable kernels.
  *
- * Work split: a task takes a range of weight rows. It dequantises a panel of them into floats once
- * and uses the panel for all rows of x. Three sums run side by side, for three rows of x or, when
+ * A block dequantises a panel of its weight rows into floats once and uses the panel for all rows
+ * of x. Three sums run side by side, for three rows of x or, when
  * few are left, three weight rows: enough independent additions to hide their latency in sixteen
  * registers of four floats. Every sum is made by itself in the order of base/vec.h, so how rows are
  * grouped cannot be seen in the result. */
@@ -104,33 +104,6 @@ void kvi_ref_weight_row(const kvi_matrix *w, uint64_t row, float *out)
     }
 }
 
-typedef struct embed_job {
-    const kvi_embed_params *p;
-} embed_job;
-
-static void embed_rows(void *arg, size_t begin, size_t end)
-{
-    const kvi_embed_params *p = ((const embed_job *)arg)->p;
-
-    for (size_t i = begin; i < end; i++) {
-        float *y = p->y + i * p->y_stride;
-
-        kvi_ref_weight_row(p->table, p->ids[i], y);
-        if (p->flags & KVI_OP_ROUND_BF16)
-            for (size_t c = 0; c < p->table->cols; c++)
-                y[c] = kvi_round_bf16(y[c]);
-    }
-}
-
-kvcsa_status kvi_cpu_embed(kvi_device *dev, const kvi_embed_params *p, kvcsa_error *err)
-{
-    embed_job job = {.p = p};
-
-    (void)err;
-    kvi_run(dev->threads, embed_rows, &job, p->n_rows, kvi_ref_grain(p->table->cols));
-    return KVCSA_OK;
-}
-
 /* ------------------------------------------------------------------ quantised activations */
 
 /* out may be x: a group is read before it is written. */
@@ -148,42 +121,7 @@ void kvi_ref_act_quant(const float *x, size_t width, float *out)
     }
 }
 
-typedef struct quant_job {
-    const float *x;
-    float       *out;
-    size_t       x_stride;
-    size_t       width;
-} quant_job;
-
-static void quant_rows(void *arg, size_t begin, size_t end)
-{
-    const quant_job *q = arg;
-
-    for (size_t i = begin; i < end; i++)
-        kvi_ref_act_quant(q->x + i * q->x_stride, q->width, q->out + i * q->width);
-}
-
-void kvi_ref_act_quant_rows(kvi_device *dev, const float *x, size_t x_stride, size_t n_rows,
-                            size_t width, float *out)
-{
-    quant_job job = {.x = x, .out = out, .x_stride = x_stride, .width = width};
-
-    kvi_run(dev->threads, quant_rows, &job, n_rows, kvi_ref_grain(8 * width));
-}
-
 /* ------------------------------------------------------------------ products */
-
-size_t kvi_ref_n_tasks(const kvi_device *dev, size_t n_items, double work)
-{
-    const size_t width = dev->threads ? kvi_threads_width(dev->threads) : 1;
-    const double worth = work / KVI_REF_MIN_WORK;
-    /* four tasks a thread, so that a late one does not hold up the rest for long */
-    size_t n = width > 1 ? 4 * width : 1;
-
-    if (worth < (double)n)
-        n = (size_t)worth;
-    return kvi_min_size(kvi_max_size(n, 1), n_items);
-}
 
 /* out[r] = kvi_dot(a, b[r], n) for three b. One piece: the loop is the point, and its tail repeats
  * it. */
@@ -237,13 +175,13 @@ static void dot_three(const float *a, const float *const b[3], size_t n, float o
     out[2] = kvi_vec4_fold(r0, r1, r2, r3);
 }
 
-static const float *block_x(const kvi_ref_block *b, size_t i)
+static const float *block_x(const kvi_linear_block *b, size_t i)
 {
     return b->x + (b->ids ? b->ids[i] : i) * b->x_stride;
 }
 
 /* Outputs j0 .. j0 + n - 1 from the n weight rows in the panel. */
-static void panel_times_rows(const kvi_ref_block *b, size_t j0, size_t n)
+static void panel_times_rows(const kvi_linear_block *b, size_t j0, size_t n)
 {
     const size_t cols = b->w->cols;
     size_t       i = 0;
@@ -255,7 +193,7 @@ static void panel_times_rows(const kvi_ref_block *b, size_t j0, size_t n)
         for (size_t j = 0; j < n; j++) {
             float out[3];
 
-            dot_three(b->panel + j * cols, x, cols, out);
+            dot_three(b->scratch + j * cols, x, cols, out);
             y[j] = out[0];
             y[b->y_stride + j] = out[1];
             y[2 * b->y_stride + j] = out[2];
@@ -267,13 +205,13 @@ static void panel_times_rows(const kvi_ref_block *b, size_t j0, size_t n)
         size_t       j = 0;
 
         for (; j + 3 <= n; j += 3) {
-            const float       *w = b->panel + j * cols;
+            const float       *w = b->scratch + j * cols;
             const float *const three[3] = {w, w + cols, w + 2 * cols};
 
             dot_three(x, three, cols, y + j);
         }
         for (; j < n; j++)
-            y[j] = kvi_ref_dot(x, b->panel + j * cols, cols);
+            y[j] = kvi_ref_dot(x, b->scratch + j * cols, cols);
     }
 }
 
@@ -283,12 +221,14 @@ static size_t panel_rows(size_t cols)
     return kvi_max_size(3, kvi_min_size(PANEL_FLOATS / kvi_max_size(cols, 1), 48) / 3 * 3);
 }
 
-size_t kvi_ref_panel_floats(size_t cols)
+size_t kvi_ref_linear_scratch(uint32_t kind, size_t cols, size_t n_out, size_t n_rows)
 {
-    return panel_rows(cols) * cols;
+    (void)kind;
+    (void)n_rows;
+    return kvi_min_size(panel_rows(cols), n_out) * cols;
 }
 
-void kvi_ref_linear_block(const kvi_ref_block *b)
+void kvi_ref_linear_block(const kvi_linear_block *b)
 {
     const size_t cols = b->w->cols;
     const size_t step = panel_rows(cols);
@@ -297,73 +237,11 @@ void kvi_ref_linear_block(const kvi_ref_block *b)
         const size_t n = kvi_min_size(step, b->n_out - j0);
 
         for (size_t j = 0; j < n; j++)
-            kvi_ref_weight_row(b->w, b->row0 + j0 + j, b->panel + j * cols);
+            kvi_ref_weight_row(b->w, b->row0 + j0 + j, b->scratch + j * cols);
         panel_times_rows(b, j0, n);
     }
     if (b->flags & KVI_OP_ROUND_BF16)
         for (size_t i = 0; i < b->n_rows; i++)
             for (size_t j = 0; j < b->n_out; j++)
                 b->y[i * b->y_stride + j] = kvi_round_bf16(b->y[i * b->y_stride + j]);
-}
-
-typedef struct linear_job {
-    const kvi_linear_params *p;
-    const float             *x;
-    size_t                   x_stride;
-    float                   *panels; /* [n_tasks, panel] */
-    size_t                   n_tasks;
-} linear_job;
-
-static void linear_tasks(void *arg, size_t begin, size_t end)
-{
-    const linear_job        *job = arg;
-    const kvi_linear_params *p = job->p;
-
-    for (size_t t = begin; t < end; t++) {
-        const size_t        first = p->n_out * t / job->n_tasks;
-        const size_t        last = p->n_out * (t + 1) / job->n_tasks;
-        const kvi_ref_block b = {.w = p->w,
-                                 .row0 = (uint64_t)p->row0 + first,
-                                 .n_out = last - first,
-                                 .x = job->x,
-                                 .x_stride = job->x_stride,
-                                 .n_rows = p->n_rows,
-                                 .y = p->y + first,
-                                 .y_stride = p->y_stride,
-                                 .panel = job->panels + t * kvi_ref_panel_floats(p->w->cols),
-                                 .flags = p->flags};
-
-        kvi_ref_linear_block(&b);
-    }
-}
-
-kvcsa_status kvi_cpu_linear(kvi_device *dev, const kvi_linear_params *p, kvcsa_error *err)
-{
-    const size_t cols = p->w->cols;
-    const bool   quant = (p->flags & KVI_OP_ACT_QUANT) && kvi_ref_quantised(p->w);
-    linear_job   job = {.p = p, .x = p->x, .x_stride = p->x_stride};
-    float       *scratch = NULL;
-    size_t       n_quant = 0;
-    size_t       n_panels = 0;
-    size_t       bytes = 0;
-
-    if (p->n_rows == 0 || p->n_out == 0)
-        return KVCSA_OK;
-    job.n_tasks = kvi_ref_n_tasks(
-        dev, p->n_out, (double)p->n_out * (double)cols * (double)(p->n_rows + KVI_REF_DEQUANT));
-    if (!kvi_mul_size(quant ? p->n_rows : 0, cols, &n_quant) ||
-        !kvi_mul_size(job.n_tasks, kvi_ref_panel_floats(cols), &n_panels) ||
-        !kvi_add_size(n_quant, n_panels, &bytes) || !kvi_mul_size(bytes, sizeof *scratch, &bytes) ||
-        !(scratch = kvi_alloc(&dev->allocator, bytes)))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "scratch of a linear operator, %zu rows of %zu",
-                        p->n_rows, cols);
-    job.panels = scratch;
-    if (quant) {
-        kvi_ref_act_quant_rows(dev, p->x, p->x_stride, p->n_rows, cols, scratch + n_panels);
-        job.x = scratch + n_panels;
-        job.x_stride = cols;
-    }
-    kvi_run(dev->threads, linear_tasks, &job, job.n_tasks, 1);
-    kvi_free(&dev->allocator, scratch, bytes);
-    return KVCSA_OK;
 }

@@ -1,310 +1,33 @@
-/* Mixture of experts, docs/formats.md "Network".
- *
- * The rows of a step are grouped by expert, so that an expert's weights are dequantised once a
- * step. Two parallel loops:
- *   1. items (expert or shared, block of inner channels):
- *      g = w1 x, u = w3 x, h = weight * silu(g) * u, into `h`
- *   2. items (block of output channels):
- *      over the experts in ascending order y += w2 h, the shared expert last
- * In both, an item writes channels that no other item writes, and every sum has one
- * order: the result does not depend on the number of threads, nor (see ref_linear.c) on the other
- * rows of the step. */
-#include "cpu/ref_dense_int.h"
+/* Experts: the portable kernel between their products. */
+#include "cpu/linear_kernels.h"
 
-#include "base/bytes.h"
 #include "base/fmath.h"
 #include "format/dtype.h"
 
-#include <math.h>
-
-/* ------------------------------------------------------------------ experts */
-
-enum {
-    BLOCK = 32
-}; /* channels of an item: a quantisation group of w2's input never crosses items */
-
-typedef struct moe_job {
-    const kvi_moe_params *p;
-    const float          *x_quant;     /* [n_rows, width]; NULL = not wanted */
-    size_t               *start;       /* [n_experts + 1] first slot of each expert */
-    size_t               *slot_row;    /* [n_slots] */
-    size_t               *active;      /* [n_active] experts with rows, ascending */
-    float                *slot_weight; /* [n_slots] */
-    float                *h; /* [n_slots + n_rows, inner]; the shared expert's rows last */
-    float *scratch;          /* [n_tasks, task_floats]: a block of sums, then a panel of weights */
-    size_t n_slots;
-    size_t n_active;
-    size_t most_rows; /* of one expert, shared included */
-    size_t task_floats;
-    size_t n_tasks;
-    size_t n_items;
-    /* the two allocations */
-    size_t *sizes;
-    float  *floats;
-    size_t  sizes_bytes;
-    size_t  floats_bytes;
-} moe_job;
-
-/* One expert's rows. */
-typedef struct expert_rows {
-    const kvi_expert *expert;
-    const size_t     *ids;     /* rows of x; NULL = all */
-    const float      *weights; /* NULL = 1 */
-    float            *h;
-    size_t            n;
-} expert_rows;
-
-static expert_rows rows_of(const moe_job *job, size_t unit)
-{
-    const kvi_moe_params *p = job->p;
-    expert_rows r = {.expert = p->shared, .h = job->h + job->n_slots * p->inner, .n = p->n_rows};
-
-    if (unit < job->n_active) {
-        const size_t e = job->active[unit];
-        const size_t first = job->start[e];
-
-        r.expert = &p->routed[e];
-        r.ids = job->slot_row + first;
-        r.weights = job->slot_weight + first;
-        r.h = job->h + first * p->inner;
-        r.n = job->start[e + 1] - first;
-    }
-    return r;
-}
-
 /* Order of the multiplications and one-sided clamp of g: docs/formats.md "Network". NaN passes both
  * clamps. */
-static float activate(const kvi_moe_params *p, float g, float u, const float *weight)
+static float activate(const kvi_activate_block *b, float g, float u, const float *weight)
 {
     float a;
 
-    if (p->limit > 0.0f) {
-        g = g > p->limit ? p->limit : g;
-        u = u > p->limit ? p->limit : u;
-        u = u < -p->limit ? -p->limit : u;
+    if (b->limit > 0.0f) {
+        g = g > b->limit ? b->limit : g;
+        u = u > b->limit ? b->limit : u;
+        u = u < -b->limit ? -b->limit : u;
     }
     a = g / (1.0f + kvi_expf(-g)) * u;
     if (weight)
         a = *weight * a;
-    return (p->flags & KVI_OP_ROUND_BF16) ? kvi_round_bf16(a) : a;
+    return (b->flags & KVI_OP_ROUND_BF16) ? kvi_round_bf16(a) : a;
 }
 
-static void up_item(const moe_job *job, size_t item, float *scratch)
+void kvi_ref_activate(const kvi_activate_block *b)
 {
-    const kvi_moe_params *p = job->p;
-    const size_t          n_blocks = kvi_div_up(p->inner, BLOCK);
-    const expert_rows     r = rows_of(job, item / n_blocks);
-    const size_t          j0 = item % n_blocks * BLOCK;
-    const size_t          n = kvi_min_size(BLOCK, p->inner - j0);
-    float                *up = scratch;
-    kvi_ref_block         b = {.w = &r.expert->w1,
-                               .row0 = j0,
-                               .n_out = n,
-                               .x = p->x,
-                               .ids = r.ids,
-                               .x_stride = p->width,
-                               .n_rows = r.n,
-                               .y = r.h + j0,
-                               .y_stride = p->inner,
-                               .panel = scratch + job->most_rows * BLOCK,
-                               .flags = p->flags};
+    for (size_t i = 0; i < b->n_rows; i++) {
+        float       *g = b->g + i * b->g_stride;
+        const float *u = b->u + i * b->u_stride;
 
-    if (job->x_quant && kvi_ref_quantised(b.w))
-        b.x = job->x_quant;
-    kvi_ref_linear_block(&b);
-    b.w = &r.expert->w3;
-    b.x = job->x_quant && kvi_ref_quantised(b.w) ? job->x_quant : p->x;
-    b.y = up;
-    b.y_stride = n;
-    kvi_ref_linear_block(&b);
-    for (size_t i = 0; i < r.n; i++) {
-        float *h = r.h + i * p->inner + j0;
-
-        for (size_t j = 0; j < n; j++)
-            h[j] = activate(p, h[j], up[i * n + j], r.weights ? r.weights + i : NULL);
-        if ((p->flags & KVI_OP_ACT_QUANT) && kvi_ref_quantised(&r.expert->w2))
-            kvi_ref_act_quant(h, n, h);
+        for (size_t j = 0; j < b->n; j++)
+            g[j] = activate(b, g[j], u[j], b->weights ? b->weights + i : NULL);
     }
-}
-
-static void down_item(const moe_job *job, size_t item, float *scratch)
-{
-    const kvi_moe_params *p = job->p;
-    const size_t          j0 = item * BLOCK;
-    const size_t          n = kvi_min_size(BLOCK, p->width - j0);
-
-    for (size_t i = 0; i < p->n_rows; i++)
-        memset(p->y + i * p->width + j0, 0, n * sizeof *p->y);
-    for (size_t unit = 0; unit <= job->n_active; unit++) {
-        const expert_rows   r = rows_of(job, unit);
-        const kvi_ref_block b = {.w = &r.expert->w2,
-                                 .row0 = j0,
-                                 .n_out = n,
-                                 .x = r.h,
-                                 .x_stride = p->inner,
-                                 .n_rows = r.n,
-                                 .y = scratch,
-                                 .y_stride = n,
-                                 .panel = scratch + job->most_rows * BLOCK,
-                                 .flags = p->flags};
-
-        kvi_ref_linear_block(&b);
-        for (size_t i = 0; i < r.n; i++) {
-            float *y = p->y + (r.ids ? r.ids[i] : i) * p->width + j0;
-
-            for (size_t j = 0; j < n; j++)
-                y[j] = y[j] + scratch[i * n + j];
-        }
-    }
-    if (p->flags & KVI_OP_ROUND_BF16)
-        for (size_t i = 0; i < p->n_rows; i++)
-            for (size_t j = j0; j < j0 + n; j++)
-                p->y[i * p->width + j] = kvi_round_bf16(p->y[i * p->width + j]);
-}
-
-/* Items are dealt to the tasks in turn: neighbouring items belong to one expert, and experts differ
- * in their rows. */
-static void up_tasks(void *arg, size_t begin, size_t end)
-{
-    const moe_job *job = arg;
-
-    for (size_t t = begin; t < end; t++)
-        for (size_t item = t; item < job->n_items; item += job->n_tasks)
-            up_item(job, item, job->scratch + t * job->task_floats);
-}
-
-static void down_tasks(void *arg, size_t begin, size_t end)
-{
-    const moe_job *job = arg;
-
-    for (size_t t = begin; t < end; t++)
-        for (size_t item = t; item < job->n_items; item += job->n_tasks)
-            down_item(job, item, job->scratch + t * job->task_floats);
-}
-
-/* Slots by expert, rows ascending within an expert: a counting sort. */
-static void group_rows(moe_job *job)
-{
-    const kvi_moe_params *p = job->p;
-
-    memset(job->start, 0, (p->n_experts + (size_t)1) * sizeof *job->start);
-    for (size_t i = 0; i < job->n_slots; i++) {
-        KVI_ASSERT(p->experts[i] < p->n_experts);
-        job->start[p->experts[i] + 1]++;
-    }
-    job->most_rows = p->n_rows;
-    for (size_t e = 0; e < p->n_experts; e++) {
-        if (job->start[e + 1] > 0)
-            job->active[job->n_active++] = e;
-        job->most_rows = kvi_max_size(
-            job->most_rows, job->start[e + 1]); /* larger if a row names an expert twice */
-        job->start[e + 1] += job->start[e];
-    }
-    for (size_t i = 0; i < job->n_slots; i++) {
-        const size_t at = job->start[p->experts[i]]++;
-
-        job->slot_row[at] = i / p->k;
-        job->slot_weight[at] = p->weights[i];
-    }
-    for (size_t e = p->n_experts; e > 0; e--) /* every start has moved to the next one's place */
-        job->start[e] = job->start[e - 1];
-    job->start[0] = 0;
-}
-
-/* *total += a * b; false = overflow */
-static bool add_floats(size_t *total, size_t a, size_t b)
-{
-    size_t n = 0;
-
-    return kvi_mul_size(a, b, &n) && kvi_add_size(*total, n, total);
-}
-
-static bool allocate_slots(kvi_device *dev, moe_job *job)
-{
-    const kvi_moe_params *p = job->p;
-    size_t                n = 0;
-
-    if (!kvi_mul_size(p->n_rows, p->k, &job->n_slots) || !add_floats(&n, job->n_slots, 2) ||
-        !add_floats(&n, p->n_experts, 2) || !add_floats(&n, 1, 1) ||
-        !kvi_mul_size(n, sizeof *job->sizes, &job->sizes_bytes) ||
-        !(job->sizes = kvi_alloc(&dev->allocator, job->sizes_bytes)))
-        return false;
-    job->start = job->sizes;
-    job->active = job->start + p->n_experts + 1;
-    job->slot_row = job->active + p->n_experts;
-    /* the last n_slots sizes give room to the weights */
-    job->slot_weight = (float *)(void *)(job->slot_row + job->n_slots);
-    return true;
-}
-
-static bool any_quantised(const kvi_moe_params *p)
-{
-    if (!(p->flags & KVI_OP_ACT_QUANT))
-        return false;
-    for (size_t e = 0; e < p->n_experts; e++)
-        if (kvi_ref_quantised(&p->routed[e].w1) || kvi_ref_quantised(&p->routed[e].w3))
-            return true;
-    return kvi_ref_quantised(&p->shared->w1) || kvi_ref_quantised(&p->shared->w3);
-}
-
-/* The rest, once the most rows of an expert are known. */
-static bool allocate_floats(kvi_device *dev, moe_job *job, double work)
-{
-    const kvi_moe_params *p = job->p;
-    const bool            quant = any_quantised(p);
-    const size_t          blocks = kvi_max_size((job->n_active + 1) * kvi_div_up(p->inner, BLOCK),
-                                                kvi_div_up(p->width, BLOCK));
-    const size_t          panel =
-        kvi_max_size(kvi_ref_panel_floats(p->width), kvi_ref_panel_floats(p->inner));
-    size_t n = 0;
-    float *at;
-
-    job->n_tasks = kvi_ref_n_tasks(dev, blocks, work);
-    job->task_floats = panel;
-    if (!add_floats(&job->task_floats, job->most_rows, BLOCK) ||
-        !add_floats(&n, job->n_tasks, job->task_floats) ||
-        !add_floats(&n, job->n_slots, p->inner) || !add_floats(&n, p->n_rows, p->inner) ||
-        !add_floats(&n, quant ? p->n_rows : 0, p->width) ||
-        !kvi_mul_size(n, sizeof *job->floats, &job->floats_bytes) ||
-        !(job->floats = kvi_alloc(&dev->allocator, job->floats_bytes)))
-        return false;
-    at = job->floats;
-    job->h = at;
-    at += (job->n_slots + p->n_rows) * p->inner;
-    job->scratch = at;
-    at += job->n_tasks * job->task_floats;
-    if (quant) {
-        kvi_ref_act_quant_rows(dev, p->x, p->width, p->n_rows, p->width, at);
-        job->x_quant = at;
-    }
-    return true;
-}
-
-kvcsa_status kvi_cpu_moe(kvi_device *dev, const kvi_moe_params *p, kvcsa_error *err)
-{
-    kvcsa_status st = KVCSA_OK;
-    moe_job      job = {.p = p};
-    double       work = 0.0;
-
-    if (p->n_rows == 0)
-        return KVCSA_OK;
-    if (!allocate_slots(dev, &job)) {
-        st = kvi_fail(err, KVCSA_ERR_NOMEM, "lists of the experts, %zu rows", p->n_rows);
-        goto done;
-    }
-    group_rows(&job);
-    work = (double)(job.n_slots + p->n_rows + (job.n_active + 1) * KVI_REF_DEQUANT) *
-           (double)p->width * (double)p->inner;
-    if (!allocate_floats(dev, &job, work)) {
-        st = kvi_fail(err, KVCSA_ERR_NOMEM, "scratch of the experts, %zu rows", p->n_rows);
-        goto done;
-    }
-    job.n_items = (job.n_active + 1) * kvi_div_up(p->inner, BLOCK);
-    kvi_run(dev->threads, up_tasks, &job, job.n_tasks, 1);
-    job.n_items = kvi_div_up(p->width, BLOCK);
-    kvi_run(dev->threads, down_tasks, &job, job.n_tasks, 1);
-done:
-    kvi_free(&dev->allocator, job.floats, job.floats_bytes);
-    kvi_free(&dev->allocator, job.sizes, job.sizes_bytes);
-    return st;
 }

@@ -1,4 +1,4 @@
-/* Portable kernels of paged attention: numerics 1. The order is that of paged.h.
+/* Portable kernels of paged attention: numerics 1. The order is that of paged_kernels.h.
  *
  * Keys, and then values, of a tile are decoded once for all query rows of the chunk. */
 #include "cpu/cpu_ops.h"

@@ -3,7 +3,7 @@
  * Collecting compares a group of scores; only where there is something to take, all are stored one
  * after the other, without a branch: an element that is not taken is overwritten by the next. About
  * 0.4 ns a score where little is taken. */
-#include "cpu/select.h"
+#include "cpu/select_kernels.h"
 
 #include "base/checked.h"
 #include "base/prefetch.h"

@@ -613,7 +613,8 @@ static void print_totals(const comparer *k, int bad)
     fprintf(out, "logits      differ by %.3g at most (%.3g in exempt rows); likeliest token equal in %llu rows\n", t->max_diff,
             t->max_diff_exempt, (unsigned long long)t->n_argmax_equal);
     if (t->n_exempt)
-        fprintf(out, "exempt      mean KL of the worst case %.3g nat (at most 0.001)\n", t->mean_kl_exempt);
+        fprintf(out, "exempt      mean KL of the worst case %.3g nat (at most %g)\n", t->mean_kl_exempt,
+                k->p->bound_kl_exempt);
     if (t->mean_kl_bf16 > 1e-15) /* rounding of the logarithms alone is below */
         fprintf(out, "bf16        mean KL of the worst case %.4g nat\n", t->mean_kl_bf16);
     fprintf(out, "%s\n", bad ? "DIFFERENT" : "EQUAL");

@@ -3,7 +3,7 @@
  * Collecting looks at 16 scores with four compares. Where one is taken, the lanes of each vector
  * are moved together by a byte permutation that a table has for every mask, and stored whole, one
  * vector behind the other. Not measured: there was no such machine, only an emulator. */
-#include "cpu/select.h"
+#include "cpu/select_kernels.h"
 
 #include "base/prefetch.h"
 

@@ -1,7 +1,7 @@
 /* Norm, rotation, residual stream, router for AVX2: cpu/dense_v16.h. */
 #include "cpu/v16.h"
 
-#include "cpu/dense.h"
+#include "cpu/dense_kernels.h"
 
 static inline v16 v16_swap_pairs(v16 a)
 {

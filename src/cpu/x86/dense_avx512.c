@@ -1,7 +1,7 @@
 /* Norm, rotation, residual stream, router for AVX-512: cpu/dense_v16.h. */
 #include "cpu/v16.h"
 
-#include "cpu/dense.h"
+#include "cpu/dense_kernels.h"
 
 static inline v16 v16_swap_pairs(v16 a) { return _mm512_permute_ps(a, 0xb1); }
 #define v16_quad(a, i) _mm512_permute_ps(a, 0x55 * (i))

@@ -3,7 +3,7 @@
  * Collecting looks at 32 scores with four compares. Where one is taken, the lanes of each vector
  * are moved together by a permutation that a table has for every mask (pext, which would make it,
  * is microcode on some processors), and stored whole, one vector behind the other. */
-#include "cpu/select.h"
+#include "cpu/select_kernels.h"
 
 #include "base/prefetch.h"
 

@@ -3,7 +3,7 @@
  * Collecting looks at 64 scores with four compares. Where one is taken, all four vectors are
  * compressed in registers (a compressing store is microcode on some processors) and stored whole,
  * one behind the other. */
-#include "cpu/select.h"
+#include "cpu/select_kernels.h"
 
 #include "base/prefetch.h"
 

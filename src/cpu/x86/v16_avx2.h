@@ -1,4 +1,5 @@
-/* Sixteen floats in two AVX registers (AVX2, FMA, F16C). The meaning of every function: cpu/v16.h. */
+/* Sixteen floats in two AVX registers (AVX2, FMA, F16C). What each function
+ * means: cpu/v16.h. */
 #ifndef KVI_V16_AVX2_H
 #define KVI_V16_AVX2_H
 

@@ -1,6 +1,6 @@
 /* Norms, rotation, residual stream, router: the kernels. */
-#ifndef KVI_CPU_DENSE_H
-#define KVI_CPU_DENSE_H
+#ifndef KVI_CPU_DENSE_KERNELS_H
+#define KVI_CPU_DENSE_KERNELS_H
 
 #include "cpu/cpu_flags.h"
 

@@ -3,8 +3,8 @@
  * op_attend.c walks over the slots of a row in passes of some tiles, finds the keys of a pass and
  * calls add_keys for the heads that an item of work has; finish after the last pass. The algorithm
  * stands in ref_attend.c: it goes tile by tile, and passes cannot be seen in the result. */
-#ifndef KVI_CPU_ATTEND_H
-#define KVI_CPU_ATTEND_H
+#ifndef KVI_CPU_ATTEND_KERNELS_H
+#define KVI_CPU_ATTEND_KERNELS_H
 
 #include <stddef.h>
 

@@ -4,8 +4,8 @@
  *
  * Arrays may have any alignment and nothing outside them is read or written. Widths are multiples
  * of the format's group, 16 for FP4_E4M3_G16 and 32 for all others that have groups. */
-#ifndef KVI_CPU_CACHE_H
-#define KVI_CPU_CACHE_H
+#ifndef KVI_CPU_CACHE_KERNELS_H
+#define KVI_CPU_CACHE_KERNELS_H
 
 #include <stddef.h>
 

@@ -16,8 +16,8 @@
  * with f in the first, with w in the second), e^x of v16.h, and the sum of p_i in sixteen lanes:
  * lane i adds p_i, p_(i + 16), p_(i + 32), p_(i + 48) in this order, 0 where there is no position,
  * and the lanes are folded. */
-#ifndef KVI_CPU_PAGED_H
-#define KVI_CPU_PAGED_H
+#ifndef KVI_CPU_PAGED_KERNELS_H
+#define KVI_CPU_PAGED_KERNELS_H
 
 #include "cpu/cpu_flags.h"
 

@@ -2,8 +2,8 @@
  *
  * Scores are compared as floats: NaN reaches no threshold, zeros of either sign tie. Kernels of all
  * instruction sets do the same, so nothing of it shows in a result. */
-#ifndef KVI_CPU_SELECT_H
-#define KVI_CPU_SELECT_H
+#ifndef KVI_CPU_SELECT_KERNELS_H
+#define KVI_CPU_SELECT_KERNELS_H
 
 #include <stddef.h>
 

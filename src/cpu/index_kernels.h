@@ -6,8 +6,8 @@
  * lane.
  *
  * All variants give the bits of the portable kernels, but for the payload of NaN. */
-#ifndef KVI_CPU_INDEX_H
-#define KVI_CPU_INDEX_H
+#ifndef KVI_CPU_INDEX_KERNELS_H
+#define KVI_CPU_INDEX_KERNELS_H
 
 #include <stddef.h>
 
