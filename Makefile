@@ -86,7 +86,7 @@ variant  = $(submake) $(3) B=$(B)/$(1) L=$(B)/$(1)/lib CFLAGS="$(2)"
 .SECONDARY:
 .PHONY: all libs examples tests tools fuzzers deps deps-all demo check check-all check-werror check-asan check-tsan \
         check-masks check-neon neon-build \
-        check-large fuzz fuzz-replay fuzz-run abi abi-update bench measure install uninstall clean dist help
+        check-large fuzz fuzz-replay fuzz-run abi abi-update bench bench-peers bench-report measure install uninstall clean dist help
 
 all: libs $(if $(CLI_SRC),$(B)/kvcsa) examples
 
@@ -98,14 +98,18 @@ fuzzers: $(FUZZ_BIN)
 
 # ---------------------------------------------------------------- objects
 
-# The reference kernels are written with 16-lane vectors, which need -O3 to become straight SSE code.
-$(B)/obj/src/cpu/ref_%.o: KV_CFLAGS += -O3
+# The reference kernels are written with 16-lane vectors, which need -O3 to become straight SSE code. Sanitizers need minutes for
+# the variants at that level, so they keep to their own.
+KERNEL_OPT := $(if $(findstring -fsanitize,$(CFLAGS)),,-O3)
+$(B)/obj/src/cpu/ref_%.o: KV_CFLAGS += $(KERNEL_OPT)
+# So are the peers in plain C.
+$(B)/obj/test/bench/bench_naive.o: KV_CFLAGS += -O3
 # Variant files are the only ones that are built with more than the base of the architecture.
-$(B)/obj/src/cpu/x86/%_avx2.o: KV_CFLAGS += -O3 -mavx2 -mfma -mf16c -mbmi2
-$(B)/obj/src/cpu/x86/%_avx512.o: KV_CFLAGS += -O3 -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512cd \
+$(B)/obj/src/cpu/x86/%_avx2.o: KV_CFLAGS += $(KERNEL_OPT) -mavx2 -mfma -mf16c -mbmi2
+$(B)/obj/src/cpu/x86/%_avx512.o: KV_CFLAGS += $(KERNEL_OPT) -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512cd \
   -mavx512dq -mavx512vl -mavx512vbmi -mavx512vbmi2 -mavx512vnni -mprefer-vector-width=512
-$(B)/obj/src/cpu/arm/%_neon.o: KV_CFLAGS += -O3
-$(B)/obj/src/cpu/arm/%_dotprod.o: KV_CFLAGS += -O3 -march=armv8.2-a+dotprod
+$(B)/obj/src/cpu/arm/%_neon.o: KV_CFLAGS += $(KERNEL_OPT)
+$(B)/obj/src/cpu/arm/%_dotprod.o: KV_CFLAGS += $(KERNEL_OPT) -march=armv8.2-a+dotprod
 
 $(B)/obj/examples/%.o: examples/%.c Makefile
 	@mkdir -p $(@D)
@@ -252,8 +256,18 @@ demo: deps
 	@test/run_demo.sh $(B)
 
 bench: deps
-	+@$(submake) $(B)/test/bench
-	$(B)/test/bench $(BENCH_ARGS)
+	+@$(submake) $(B)/test/bench $(B)/peers/peer_std.so
+	$(B)/test/bench --out $(B)/bench.json $(BENCH_ARGS)
+# The tables and the picture of docs/benchmarks.md, from the results of `make bench`.
+bench-report:
+	$(PYTHON) test/bench/bench_report.py $(B)/bench.json
+# What it is compared with, see test/bench/build_peers.sh: fetches packages, nothing of it is part of the tree.
+bench-peers: $(B)/peers/peer_std.so
+	@PYTHON="$(PYTHON)" CC="$(CC)" CXX="$(CXX)" JOBS="$(JOBS)" test/bench/build_peers.sh $(B)/peers $(PEERS)
+$(B)/peers/peer_std.so: test/bench/peers/peer_std.cpp test/bench/peers/peer_api.h Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)
+	$(Q)$(CXX) -std=c++17 -O3 -fPIC -shared -fvisibility=hidden -o $@ $<
 
 # What each saving does to the answers of the shipped model: writes the tables and pictures of docs/measurements.md.
 measure: deps
@@ -294,7 +308,9 @@ What to run
   make               libraries into lib/, the kvcsa command and the examples into build/
   make demo          build, then let the shipped model write; installs missing packages
   make check         build and test everything that needs no GPU and no network, under five minutes
-  make bench         measure on this machine (BENCH_ARGS: arguments of the program)
+  make bench         measure on this machine, into build/bench.json (BENCH_ARGS: arguments of the program)
+  make bench-peers   build what the benchmark compares with: fetches packages, ten minutes (PEERS: which)
+  make bench-report  write the tables and the picture of docs/benchmarks.md from the results
   make measure       what each saving does to the answers: writes docs/measurements.md, about ten minutes
   make install       libraries, header, kvcsa.pc and the command under DESTDIR and PREFIX
   make uninstall     remove exactly what install wrote
@@ -308,7 +324,7 @@ For those who change it
   make check-asan    tests under the address and undefined-behaviour sanitizers
   make check-tsan    tests of threads under the thread sanitizer
   make check-masks   the tests once more for each narrower instruction set of this machine
-  make check-neon    the tests for Armv8-A under qemu (NEON_TESTS: patterns of programs)
+  make check-neon    the tests for Armv8-A under qemu (NEON_TESTS: patterns of programs), make neon-build builds them
   make check-large   a million tokens for real; the real geometry against the oracle: ORACLE=path/to/v41_oracle.py
   make fuzz          libFuzzer (clang) on every target, FUZZ_SECONDS each
   make fuzz-replay   the stored fuzz inputs, with any compiler

@@ -1,16 +1,21 @@
-/* bench [--json] [--model DIR]... [--prompt N] [--decode N] [--threads N]... [--quick] [--only PART] [--dir DIR]
+/* bench [--only PART,...] [--quick] [--out FILE] [--json] [--peers DIR] [--one-thread] [--cpu-clock] [--tries N]
+ *       [--model DIR]... [--prompt N] [--decode N] [--threads N]... [--dir DIR] [--list]
  *
- * Two tables. The second is about the cache alone, see bench.h; its files are made in --dir, which is the program's own folder
- * without it. PART is speed (the first table), pool, snapshot or long. --quick takes small sizes and few runs: it shows that
- * everything works, not how fast.
+ * Parts, each of which runs alone in two minutes: speed (models), pool, snapshot, long (the cache, see bench.h), append, index,
+ * topk, attend, gqa, gemv, gemm, threads, step, call (operators, see bench_kernels.h). --list prints their names. Peers are shims
+ * that `make bench-peers` builds; without one its rows say "peer absent". --quick takes small sizes and few runs: it shows that
+ * everything works, not how fast. --cpu-clock measures the time of the thread instead of the wall, for a machine that others use
+ * (one thread only). A case that was disturbed is measured up to --tries times. --out writes the results as JSON: parts that did not
+ * run stay in the file as they are. Files of the cache's parts are made in --dir, which is the program's own folder without it.
  *
- * The first: prefill and decode speed by number of threads, each with its share of what the machine could do: the limit of a token is the
+ * speed: prefill and decode by number of threads, each with its share of what the machine could do: the limit of a token is the
  * larger of (multiply-adds / peak) and (bytes touched / read bandwidth over a buffer as large as the weights), both measured
  * here. Multiply-adds and bytes of the matrices are counted from the tensors in the files: an expert counts by the share of
  * experts in use, embedding and n-gram tables by nothing. Prefill reads the weights once per chunk, so its limit is that of
  * multiply-adds. */
-#include "bench.h"
+#include "bench_kernels.h"
 
+#include "bench_json.h"
 #include "kvcsa.h"
 #include "support/st_io.h"
 
@@ -25,14 +30,24 @@
 #define MEMORY_SIZE ((size_t)512 << 20)
 #define TRIES       3
 
+/* A part has one of the functions; speed has none. */
+typedef struct part {
+    const char *name;
+    void (*cache)(const bench_cache_params *p, bench_rows *out);
+    void (*kernels)(kernel_bench *b);
+} part;
+
 typedef struct options {
     const char *models[MAX_MODELS];
+    uint32_t    prompts[MAX_MODELS];
     uint32_t    threads[MAX_COUNTS];
     size_t      n_models, n_threads;
-    uint32_t    prompt, decode;
-    int         json, quick;
-    int         no_speed, no_pool, no_snapshot, no_long;
+    uint32_t    prompt, decode, tries;
+    int         json, quick, one_thread;
+    const char *only; /* names, with commas between them; NULL = all parts */
+    const char *out;
     char        dir[512];
+    char        peers[512];
 } options;
 
 typedef struct work {          /* of one token */
@@ -44,7 +59,7 @@ typedef struct work {          /* of one token */
 
 typedef struct row {
     const char *model;
-    uint32_t    threads;
+    uint32_t    threads, prompt;
     double      prefill, decode;             /* tokens/s */
     double      prefill_limit, decode_limit;
     double      weight_bytes, read_bytes, rate_bytes, multiply_adds;
@@ -61,14 +76,53 @@ static uint32_t number(const char *text, uint32_t lo, uint32_t hi)
     return (uint32_t)v;
 }
 
-static void choose_part(const char *name, options *o)
+static void both_of_pool(const bench_cache_params *p, bench_rows *out)
 {
-    o->no_speed = strcmp(name, "speed") != 0;
-    o->no_pool = strcmp(name, "pool") != 0;
-    o->no_snapshot = strcmp(name, "snapshot") != 0;
-    o->no_long = strcmp(name, "long") != 0;
-    if (o->no_speed && o->no_pool && o->no_snapshot && o->no_long)
-        bench_die(name, "not a part: speed, pool, snapshot, long");
+    bench_memory(p, out);
+    bench_pool(p, out);
+}
+
+static const options *the_options; /* for the one that wants the folder */
+static void step(kernel_bench *b)
+{
+    bench_step(b, the_options->dir);
+}
+
+static const part parts[] = {{"speed", NULL, NULL},          {"pool", both_of_pool, NULL}, {"snapshot", bench_snapshot, NULL},
+                             {"long", bench_long, NULL},     {"append", NULL, bench_append}, {"index", NULL, bench_index},
+                             {"topk", NULL, bench_topk},     {"attend", NULL, bench_sparse}, {"gqa", NULL, bench_gqa},
+                             {"gemv", NULL, bench_gemv},     {"gemm", NULL, bench_gemm},     {"threads", NULL, bench_threads},
+                             {"step", NULL, step},           {"call", NULL, bench_calls}};
+enum { N_PARTS = sizeof parts / sizeof *parts };
+
+/* Whether `name` is one of the list; NULL = all. */
+static int is_listed(const char *list, const char *name)
+{
+    const size_t n = strlen(name);
+
+    if (!list)
+        return 1;
+    for (const char *s = list; (s = strstr(s, name)); s += n)
+        if ((s == list || s[-1] == ',') && (s[n] == ',' || s[n] == 0))
+            return 1;
+    return 0;
+}
+
+static void check_list(const char *list)
+{
+    char   name[32];
+    size_t n;
+
+    for (; *list; list += n + (list[n] == ',')) {
+        int known = 0;
+
+        n = strcspn(list, ",");
+        snprintf(name, sizeof name, "%.*s", (int)n, list);
+        for (size_t i = 0; i < N_PARTS; i++)
+            known |= strcmp(parts[i].name, name) == 0;
+        if (!known)
+            bench_die(name, "not a part; --list names them");
+    }
 }
 
 static void own_folder(const char *program, char *dir, size_t cap)
@@ -78,16 +132,41 @@ static void own_folder(const char *program, char *dir, size_t cap)
     snprintf(dir, cap, "%.*s", slash ? (int)(slash - program) : 1, slash ? program : ".");
 }
 
+static double config_number(const char *dir, const char *key)
+{
+    char         path[1024];
+    json_error_t je;
+    json_t      *root;
+    double       v;
+
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    if (!(root = json_load_file(path, 0, &je)))
+        bench_die(path, je.text);
+    v = (double)json_integer_value(json_object_get(json_object_get(root, "text_config"), key));
+    json_decref(root);
+    return v;
+}
+
 static void read_options(int argc, char **argv, options *o)
 {
-    *o = (options){.prompt = 1024, .decode = 64};
+    *o = (options){.prompt = 1024, .decode = 64, .tries = 3};
     own_folder(argv[0], o->dir, sizeof o->dir);
+    snprintf(o->peers, sizeof o->peers, "%.480s/../peers", o->dir);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0)
             o->json = 1;
         else if (strcmp(argv[i], "--quick") == 0)
             o->quick = 1;
-        else if (i + 1 == argc)
+        else if (strcmp(argv[i], "--one-thread") == 0)
+            o->one_thread = 1;
+        else if (strcmp(argv[i], "--cpu-clock") == 0) {
+            bench_use_cpu_clock();
+            o->one_thread = 1;
+        } else if (strcmp(argv[i], "--list") == 0) {
+            for (size_t k = 0; k < N_PARTS; k++)
+                puts(parts[k].name);
+            exit(0);
+        } else if (i + 1 == argc)
             bench_die(argv[i], "unknown option, or without its value");
         else if (strcmp(argv[i], "--model") == 0 && o->n_models < MAX_MODELS)
             o->models[o->n_models++] = argv[++i];
@@ -98,7 +177,13 @@ static void read_options(int argc, char **argv, options *o)
         else if (strcmp(argv[i], "--decode") == 0)
             o->decode = number(argv[++i], 1, 1 << 20);
         else if (strcmp(argv[i], "--only") == 0)
-            choose_part(argv[++i], o);
+            check_list(o->only = argv[++i]);
+        else if (strcmp(argv[i], "--tries") == 0)
+            o->tries = number(argv[++i], 1, 20);
+        else if (strcmp(argv[i], "--out") == 0)
+            o->out = argv[++i];
+        else if (strcmp(argv[i], "--peers") == 0)
+            snprintf(o->peers, sizeof o->peers, "%s", argv[++i]);
         else if (strcmp(argv[i], "--dir") == 0)
             snprintf(o->dir, sizeof o->dir, "%s", argv[++i]);
         else
@@ -107,15 +192,24 @@ static void read_options(int argc, char **argv, options *o)
     if (o->quick) {
         o->prompt = o->prompt < 256 ? o->prompt : 256;
         o->decode = o->decode < 16 ? o->decode : 16;
+        o->tries = 1;
     }
+    for (size_t i = 0; i < MAX_MODELS; i++)
+        o->prompts[i] = o->prompt;
     if (!o->n_models) {
         o->models[o->n_models++] = "examples/models/tiny";
+        if (!o->quick) { /* to the end of its context */
+            o->models[o->n_models] = "examples/models/tiny";
+            o->prompts[o->n_models++] = (uint32_t)config_number("examples/models/tiny", "max_position_embeddings") - o->decode;
+        }
         o->models[o->n_models++] = "test/data/t1";
     }
     if (!o->n_threads) {
         o->threads[o->n_threads++] = 1;
-        o->threads[o->n_threads++] = 2;
+        if (!o->one_thread)
+            o->threads[o->n_threads++] = 2;
     }
+    bench_set_tries(o->tries);
 }
 
 /* ------------------------------------------------------------------ counting */
@@ -152,21 +246,6 @@ static void count_tensor(const st_tensor *t, double expert_share, work *w)
     for (uint32_t i = 0; i < 2; i++)
         n *= (double)t->shape[i];
     w->multiply_adds += share * n * (strcmp(t->dtype, "I8") == 0 ? 2 : 1); /* two FP4 codes in a byte */
-}
-
-static double config_number(const char *dir, const char *key)
-{
-    char         path[1024];
-    json_error_t je;
-    json_t      *root;
-    double       v;
-
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    if (!(root = json_load_file(path, 0, &je)))
-        bench_die(path, je.text);
-    v = (double)json_integer_value(json_object_get(json_object_get(root, "text_config"), key));
-    json_decref(root);
-    return v;
 }
 
 static void count_attention(const kvcsa_model *model, double heads, uint32_t n_tokens, uint32_t n_layers, work *w)
@@ -244,7 +323,7 @@ static int32_t *make_ids(const kvcsa_model_info *info, size_t n)
 
 static void measure(const options *o, kvcsa_model *model, const kvcsa_model_info *info, row *r)
 {
-    int32_t          *ids = make_ids(info, (size_t)o->prompt + o->decode);
+    int32_t          *ids = make_ids(info, (size_t)r->prompt + o->decode);
     kvcsa_pool       *pool = NULL;
     kvcsa_pool_params pp;
     kvcsa_error       err;
@@ -263,14 +342,14 @@ static void measure(const options *o, kvcsa_model *model, const kvcsa_model_info
         if (kvcsa_session_create(pool, model, &params, &session, &err) != KVCSA_OK)
             bench_die("session", err.text);
         t[0] = bench_now_ns();
-        compute(pool, session, ids, o->prompt);
+        compute(pool, session, ids, r->prompt);
         t[1] = bench_now_ns();
         for (uint32_t k = 0; k < o->decode; k++)
-            compute(pool, session, ids + o->prompt + k, 1);
+            compute(pool, session, ids + r->prompt + k, 1);
         t[2] = bench_now_ns();
         kvcsa_session_release(&session);
-        if (o->prompt * 1e9 / (double)(t[1] - t[0]) > r->prefill)
-            r->prefill = o->prompt * 1e9 / (double)(t[1] - t[0]);
+        if (r->prompt * 1e9 / (double)(t[1] - t[0]) > r->prefill)
+            r->prefill = r->prompt * 1e9 / (double)(t[1] - t[0]);
         if (o->decode * 1e9 / (double)(t[2] - t[1]) > r->decode)
             r->decode = o->decode * 1e9 / (double)(t[2] - t[1]);
     }
@@ -279,7 +358,7 @@ static void measure(const options *o, kvcsa_model *model, const kvcsa_model_info
 }
 
 /* Rows of one model; returns how many. */
-static size_t bench_model(const options *o, const char *dir, row *rows)
+static size_t bench_model(const options *o, const char *dir, uint32_t prompt, row *rows)
 {
     kvcsa_model     *model = NULL;
     kvcsa_model_info info = {.struct_size = sizeof info};
@@ -289,14 +368,14 @@ static size_t bench_model(const options *o, const char *dir, row *rows)
     work             half;
 
     if (kvcsa_model_open(dir, NULL, &model, &err) != KVCSA_OK || kvcsa_model_get_info(model, &info, &err) != KVCSA_OK ||
-        kvcsa_model_cost(model, (uint64_t)o->prompt + o->decode, &cost, &err) != KVCSA_OK)
+        kvcsa_model_cost(model, (uint64_t)prompt + o->decode, &cost, &err) != KVCSA_OK)
         bench_die(dir, err.text);
-    count(dir, model, &info, o->prompt + o->decode, &w);
-    count(dir, model, &info, o->prompt / 2, &half); /* the mean context of prefill */
+    count(dir, model, &info, prompt + o->decode, &w);
+    count(dir, model, &info, prompt / 2, &half); /* the mean context of prefill */
     for (size_t i = 0; i < o->n_threads; i++) {
         row *r = &rows[i];
 
-        *r = (row){.model = dir, .threads = o->threads[i], .weight_bytes = w.weight_bytes,
+        *r = (row){.model = dir, .threads = o->threads[i], .prompt = prompt, .weight_bytes = w.weight_bytes,
                    .multiply_adds = w.multiply_adds + w.attend_adds, .read_bytes = (double)cost.read_bytes,
                    .rate_bytes = (double)cost.rate_bytes_per_token};
         r->peak_fma = roofline_fma(r->threads);
@@ -311,89 +390,36 @@ static size_t bench_model(const options *o, const char *dir, row *rows)
     return o->n_threads;
 }
 
-/* ------------------------------------------------------------------ the cache */
-
-static void bench_cache(const options *o, bench_rows *out)
-{
-    bench_cache_params p = {.config = "test/data/v41-flash-config.json",
-                            .folder = o->dir,
-                            .largest = o->quick ? 131072 : 1048576,
-                            .n_runs = o->quick ? 3 : 15};
-    const uint64_t     free_bytes = bench_free_memory();
-
-    if (free_bytes && free_bytes < (uint64_t)6 << 30)
-        p.largest = 131072; /* 1M tokens take 4 GB with what they are compared with */
-    if (!o->no_pool) {
-        bench_memory(&p, out);
-        bench_pool(&p, out);
-    }
-    if (!o->no_snapshot)
-        bench_snapshot(&p, out);
-    if (!o->no_long)
-        bench_long(&p, out);
-}
-
 /* ------------------------------------------------------------------ printing */
 
-static json_t *pack_cache(const bench_rows *cache)
+static json_t *pack_models(const options *o, const row *rows, size_t n)
 {
     json_t *list = json_array();
-
-    for (size_t i = 0; i < cache->n; i++) {
-        const bench_row *r = &cache->rows[i];
-        json_t          *j = json_pack("{s:s,s:s,s:s}", "name", r->name, "size", r->size, "unit", r->unit);
-
-        if (r->skipped)
-            json_object_set_new(j, "skipped", json_string(r->skipped));
-        else
-            json_object_update_new(j, json_pack("{s:f,s:f,s:b}", "min", r->min, "median", r->median, "disturbed", r->disturbed));
-        if (r->peer && !r->skipped)
-            json_object_update_new(j, json_pack("{s:s,s:f,s:f,s:f}", "peer", r->peer, "peer_min", r->peer_min, "peer_median",
-                                                r->peer_median, "ratio", r->median / r->peer_median));
-        if (r->goal != BENCH_NO_GOAL)
-            json_object_update_new(j, json_pack("{s:s,s:f,s:b}", "goal",
-                                                r->goal == BENCH_RATIO     ? "ratio at most"
-                                                : r->goal == BENCH_AT_MOST ? "median at most"
-                                                                           : "equal",
-                                                "limit", r->limit, "pass", !r->skipped && bench_passes(r)));
-        json_array_append_new(list, j);
-    }
-    return list;
-}
-
-static void print_json(const options *o, const row *rows, size_t n, double memory, const bench_rows *cache)
-{
-    json_t *list = json_array();
-    json_t *root = json_pack("{s:s,s:s,s:f,s:i,s:i,s:o,s:s,s:o}", "version", kvcsa_version_string(), "isa", roofline_isa(),
-                             "memory_read_bytes_per_second", memory, "prompt_tokens", (int)o->prompt, "decode_tokens",
-                             (int)o->decode, "rows", list, "peer", "absent", "cache", pack_cache(cache));
 
     for (size_t i = 0; i < n; i++) {
         const row *r = &rows[i];
 
         json_array_append_new(
-            list, json_pack("{s:s,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model", r->model, "threads", (int)r->threads,
-                            "prefill_tokens_per_second", r->prefill, "prefill_limit", r->prefill_limit,
-                            "decode_tokens_per_second", r->decode, "decode_limit", r->decode_limit, "weight_bytes_per_token",
-                            r->weight_bytes, "cache_read_bytes_per_token", r->read_bytes, "cache_rate_bytes_per_token",
-                            r->rate_bytes, "multiply_adds_per_token", r->multiply_adds, "peak_multiply_adds_per_second",
-                            r->peak_fma, "peak_read_bytes_per_second", r->peak_read));
+            list, json_pack("{s:s,s:i,s:i,s:i,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "model", r->model, "threads", (int)r->threads,
+                            "prompt_tokens", (int)r->prompt, "decode_tokens", (int)o->decode, "prefill_tokens_per_second", r->prefill,
+                            "prefill_limit", r->prefill_limit, "decode_tokens_per_second", r->decode, "decode_limit", r->decode_limit,
+                            "weight_bytes_per_token", r->weight_bytes, "cache_read_bytes_per_token", r->read_bytes,
+                            "cache_rate_bytes_per_token", r->rate_bytes, "multiply_adds_per_token", r->multiply_adds,
+                            "peak_multiply_adds_per_second", r->peak_fma, "peak_read_bytes_per_second", r->peak_read));
     }
-    json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    putchar('\n');
-    json_decref(root);
+    return list;
 }
 
-static void print_table(const options *o, const row *rows, size_t n, double memory)
+static void print_models(const options *o, const row *rows, size_t n, double memory)
 {
-    printf("kvcsa %s; prefill of %u tokens, then %u tokens one by one; best of %d. Memory read: %.1f GB/s (1 thread)\n\n",
-           kvcsa_version_string(), o->prompt, o->decode, TRIES, memory / 1e9);
-    printf("%-22s %7s | %9s %9s %6s | %9s %9s %6s | %s\n", "model", "threads", "prefill/s", "limit", "share", "decode/s",
+    printf("kvcsa %s; prefill of a prompt, then %u tokens one by one; best of %d. Memory read: %.1f GB/s (1 thread)\n\n",
+           kvcsa_version_string(), o->decode, TRIES, memory / 1e9);
+    printf("%-22s %7s %7s | %9s %9s %6s | %9s %9s %6s | %s\n", "model", "prompt", "threads", "prefill/s", "limit", "share", "decode/s",
            "limit", "share", "peer");
     for (size_t i = 0; i < n; i++) {
         const row *r = &rows[i];
 
-        printf("%-22s %7u | %9.1f %9.0f %5.1f%% | %9.1f %9.0f %5.1f%% | absent\n", r->model, r->threads, r->prefill,
+        printf("%-22s %7u %7u | %9.1f %9.0f %5.1f%% | %9.1f %9.0f %5.1f%% | absent\n", r->model, r->prompt, r->threads, r->prefill,
                r->prefill_limit, 100 * r->prefill / r->prefill_limit, r->decode, r->decode_limit,
                100 * r->decode / r->decode_limit);
     }
@@ -410,22 +436,105 @@ static void print_table(const options *o, const row *rows, size_t n, double memo
            roofline_isa());
 }
 
+/* ------------------------------------------------------------------ parts */
+
+static void run_speed(const options *o, json_t *part_json)
+{
+    row          rows[MAX_MODELS * MAX_COUNTS];
+    size_t       n = 0;
+    const double memory = roofline_read(MEMORY_SIZE, 1);
+
+    for (size_t i = 0; i < o->n_models; i++)
+        n += bench_model(o, o->models[i], o->prompts[i], rows + n);
+    if (!o->json)
+        print_models(o, rows, n, memory);
+    json_object_set_new(part_json, "models", pack_models(o, rows, n));
+    json_object_set_new(part_json, "limits", json_pack("{s:f}", "read_bytes_per_second", memory));
+}
+
+static void run_cache(const options *o, const part *p, json_t *part_json)
+{
+    static bench_rows  out;
+    bench_cache_params params = {.config = "test/data/v41-flash-config.json",
+                                 .folder = o->dir,
+                                 .largest = o->quick ? 131072 : 1048576,
+                                 .n_runs = o->quick ? 3 : 15};
+    const uint64_t     free_bytes = bench_free_memory();
+
+    if (free_bytes && free_bytes < (uint64_t)6 << 30)
+        params.largest = 131072; /* 1M tokens take 4 GB with what they are compared with */
+    out.n = 0;
+    p->cache(&params, &out);
+    if (!o->json)
+        bench_print(&out);
+    json_object_set_new(part_json, "rows", bench_json_rows(&out));
+}
+
+static void run_kernels(const options *o, const part *p, json_t *part_json)
+{
+    static bench_rows out;
+    kernel_bench      b;
+
+    out.n = 0;
+    kernel_bench_open(&b, o->peers, o->quick ? 5 : 15, o->quick, o->one_thread);
+    b.out = &out;
+    kernel_bench_limits(&b);
+    p->kernels(&b);
+    if (!o->json) {
+        bench_print_kernels(&out);
+        printf("limits of one thread: %.1f GFLOP/s fp32 FMA (AVX2 %.1f), %.0f GOP/s int8, read %.1f GB/s, L3 %.1f GB/s, "
+               "L2 %.0f GB/s, copy %.1f GB/s; two threads: read %.1f GB/s\n",
+               2e-9 * b.fma, 2e-9 * b.fma_avx2, 2e-9 * b.dot8, b.read / 1e9, b.read_l3 / 1e9, b.read_l2 / 1e9, b.copy / 1e9,
+               b.read2 / 1e9);
+        fflush(stdout);
+    }
+    json_object_set_new(part_json, "rows", bench_json_rows(&out));
+    json_object_set_new(part_json, "limits",
+                        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "fma_per_second", b.fma, "fma_avx2_per_second", b.fma_avx2,
+                                  "int8_products_per_second", b.dot8, "read_bytes_per_second", b.read,
+                                  "read_2_threads_bytes_per_second", b.read2, "read_l2_bytes_per_second", b.read_l2,
+                                  "read_l3_bytes_per_second", b.read_l3,
+                                  "copy_bytes_per_second",
+                                  b.copy));
+    kernel_bench_close(&b);
+}
+
 int main(int argc, char **argv)
 {
-    static bench_rows cache;
-    options           o;
-    row               rows[MAX_MODELS * MAX_COUNTS];
-    size_t            n = 0;
-    const double      memory = (read_options(argc, argv, &o), roofline_read(MEMORY_SIZE, 1));
+    options o;
+    json_t *root;
 
-    for (size_t i = 0; i < o.n_models && !o.no_speed; i++)
-        n += bench_model(&o, o.models[i], rows + n);
-    if (!o.json && !o.no_speed)
-        print_table(&o, rows, n, memory);
-    bench_cache(&o, &cache);
-    if (o.json)
-        print_json(&o, rows, n, memory, &cache);
-    else if (cache.n)
-        bench_print(&cache);
+    read_options(argc, argv, &o);
+    the_options = &o;
+    root = bench_json_open(o.out);
+    for (size_t i = 0; i < N_PARTS; i++) {
+        const int64_t start = bench_now_ns();
+        json_t       *part_json;
+
+        if (!is_listed(o.only, parts[i].name))
+            continue;
+        part_json = bench_json_part(o.quick);
+        if (!o.json)
+            printf("\n== %s\n", parts[i].name);
+        if (parts[i].kernels)
+            run_kernels(&o, &parts[i], part_json);
+        else if (parts[i].cache)
+            run_cache(&o, &parts[i], part_json);
+        else
+            run_speed(&o, part_json);
+        json_object_set_new(part_json, "peers", json_string(bench_peer_versions()));
+        json_object_set_new(part_json, "seconds", json_real((double)(bench_now_ns() - start) / 1e9));
+        json_object_set_new(json_object_get(root, "parts"), parts[i].name, part_json);
+        bench_json_save(root, o.out); /* what follows may take long */
+    }
+    if (!o.json) {
+        printf("\nGoals are about medians. x': our time over that of the peer. disturbed: other programs ran meanwhile, or the clock "
+               "changed, in every try.\n%s",
+               bench_peer_versions());
+    } else {
+        json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+    }
+    json_decref(root);
     return 0;
 }

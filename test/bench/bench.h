@@ -1,8 +1,9 @@
-/* One measured figure beside its peer and its goal, as all benchmarks of the cache make them.
+/* One measured figure beside its peer, its limit and its goals, as all benchmarks make them.
  *
  * Ours and the peer run in turn, in the order A B B A, in one process; minimum and median of all
  * runs are kept, goals are about medians. While a case runs, the processor time of other programs
- * and the clock are watched: a row that was disturbed says so. */
+ * and the clock are watched: a case that was disturbed is measured again, a few times, and then
+ * says so. */
 #ifndef BENCH_H
 #define BENCH_H
 
@@ -15,6 +16,7 @@ typedef enum bench_goal {
     BENCH_NO_GOAL = 0,
     BENCH_AT_MOST, /* median <= limit */
     BENCH_RATIO,   /* median / peer's median <= limit */
+    BENCH_SPEEDUP, /* peer's median / median >= limit */
     BENCH_EQUAL    /* median == limit */
 } bench_goal;
 
@@ -27,11 +29,16 @@ typedef struct bench_row {
     double      peer_min, peer_median;
     bench_goal  goal;
     double      limit;
+    const char *bound;      /* what the machine can do at best: "FMA", "read"; NULL = not known */
+    double      bound_time; /* at that rate */
+    double      share_goal; /* bound_time / median at least; 0 = none */
+    char        detail[32]; /* shape, instruction set */
+    int         peer_absent;
     const char *skipped; /* why there are no figures; NULL = there are */
     int         disturbed;
 } bench_row;
 
-enum { BENCH_MAX_ROWS = 64 };
+enum { BENCH_MAX_ROWS = 160 };
 typedef struct bench_rows {
     bench_row rows[BENCH_MAX_ROWS];
     size_t    n;
@@ -51,6 +58,8 @@ typedef int64_t (*bench_fn)(void *arg);
  * peer NULL = none. */
 void bench_pair(bench_row *row, bench_fn ours, bench_fn peer, void *arg, uint32_t n_runs);
 void bench_scale(bench_row *row, double factor);
+/* A case that was disturbed is measured up to n times; 3 unless said. */
+void bench_set_tries(uint32_t n);
 
 /* Run number `run` of several figures at once, in nanoseconds: ours [n_rows], and those that they
  * are compared with. */
@@ -61,11 +70,16 @@ void bench_many(bench_row *const *rows, size_t n_rows, bench_many_fn fn, void *a
                 uint32_t n_runs);
 enum { BENCH_MAX_MANY = 16 };
 int  bench_passes(const bench_row *row); /* 1 without a goal */
+/* "pass", "MISSED", "peer absent", "-" (no goal) */
+const char *bench_verdict(const bench_row *row);
+/* The goals in words, "" without one. */
+void        bench_goal_text(const bench_row *row, char *text, size_t cap);
 
 /* A new row at the end, with "4k", "1M" and so on as size. */
 bench_row *bench_add(bench_rows *list, const char *name, uint64_t n_tokens, const char *unit);
 
-void bench_print(const bench_rows *list); /* as a table */
+void bench_print(const bench_rows *list);         /* as a table */
+void bench_print_kernels(const bench_rows *list); /* with shares of limits and speed-ups */
 
 /* Message to stderr, exit status 1. */
 void bench_die(const char *what, const char *why);

@@ -5,20 +5,66 @@
 #include <string.h>
 #include <time.h>
 
+#include <stdio.h>
+#include <sys/mman.h>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
+#define HUGE_PAGE   ((size_t)2 << 20)
 #define MAX_THREADS 64u
 #define MIN_NS      60000000 /* a measurement lasts so long at least */
 #define TRIES       3
+
+static clockid_t the_clock = CLOCK_MONOTONIC;
+
+void bench_use_cpu_clock(void)
+{
+    the_clock = CLOCK_THREAD_CPUTIME_ID;
+}
 
 int64_t bench_now_ns(void)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(the_clock, &t);
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* ------------------------------------------------------------------ memory */
+
+static size_t whole_pages(size_t n_bytes)
+{
+    return (n_bytes / HUGE_PAGE + 1) * HUGE_PAGE;
+}
+
+void *bench_alloc(size_t n_bytes)
+{
+    const size_t n = whole_pages(n_bytes);
+    char        *p = mmap(NULL, n + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t       skip;
+
+    if (p == MAP_FAILED) {
+        fprintf(stderr, "bench: no %zu bytes of memory\n", n_bytes);
+        exit(1);
+    }
+    skip = HUGE_PAGE - (size_t)(uintptr_t)p % HUGE_PAGE; /* 1..HUGE_PAGE */
+    if (skip < HUGE_PAGE)
+        munmap(p, skip);
+    else
+        skip = 0;
+    munmap(p + skip + n, HUGE_PAGE - skip);
+    madvise(p + skip, n, MADV_HUGEPAGE); /* where there are none it works as well */
+    return p + skip;
+}
+
+void bench_free(void *p, size_t n_bytes)
+{
+    if (p)
+        munmap(p, whole_pages(n_bytes));
 }
 
 /* ------------------------------------------------------------------ kernels */
@@ -39,6 +85,18 @@ typedef uint64_t (*fma_fn)(uint64_t rounds, volatile float *sink);
 
 typedef float vec4 __attribute__((vector_size(16)));
 
+#if defined(__aarch64__)
+static uint64_t fma_neon(uint64_t rounds, volatile float *sink)
+{
+    const float32x4_t x = vdupq_n_f32(1.0f + 1e-7f);
+#define STEP(a)  vfmaq_f32(x, a, x)
+#define LANE0(a) vgetq_lane_f32(a, 0)
+    CHAINS(float32x4_t, vdupq_n_f32(0), STEP, LANE0);
+#undef STEP
+#undef LANE0
+    return 10 * 4;
+}
+#else
 static uint64_t fma_plain(uint64_t rounds, volatile float *sink)
 {
     const vec4 x = {1.0f + 1e-7f, 1.0f, 1.0f, 1.0f};
@@ -50,6 +108,7 @@ static uint64_t fma_plain(uint64_t rounds, volatile float *sink)
 #undef LANE0
     return 10 * 4;
 }
+#endif
 
 #if defined(__x86_64__)
 __attribute__((target("avx2,fma"))) static uint64_t fma_avx2(uint64_t rounds, volatile float *sink)
@@ -71,47 +130,112 @@ __attribute__((target("avx512f"))) static uint64_t fma_avx512(uint64_t rounds, v
 }
 #endif
 
-static fma_fn best_fma(const char **name)
-{
+/* int8 products, four to a lane, as roofline_fma does fp32. */
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f")) {
+__attribute__((target("avx512f,avx512vnni"))) static uint64_t dot8(uint64_t rounds, volatile float *sink)
+{
+    const __m512i x = _mm512_set1_epi8(1);
+#define STEP(a)  _mm512_dpbusd_epi32(a, x, x)
+#define LANE0(a) (float)_mm_cvtsi128_si32(_mm512_castsi512_si128(a))
+    CHAINS(__m512i, _mm512_setzero_si512(), STEP, LANE0);
+#undef STEP
+#undef LANE0
+    return 10 * 64;
+}
+static fma_fn best_dot8(void)
+{
+    return __builtin_cpu_supports("avx512vnni") ? dot8 : NULL;
+}
+#elif defined(__ARM_FEATURE_DOTPROD)
+static uint64_t dot8(uint64_t rounds, volatile float *sink)
+{
+    const int8x16_t x = vdupq_n_s8(1);
+#define STEP(a)  vdotq_s32(a, x, x)
+#define LANE0(a) (float)vgetq_lane_s32(a, 0)
+    CHAINS(int32x4_t, vdupq_n_s32(0), STEP, LANE0);
+#undef STEP
+#undef LANE0
+    return 10 * 16;
+}
+static fma_fn best_dot8(void)
+{
+    return dot8;
+}
+#else
+static fma_fn best_dot8(void)
+{
+    return NULL;
+}
+#endif
+
+/* At most that many lanes. */
+static fma_fn best_fma(uint32_t n_lanes, const char **name)
+{
+#if defined(__aarch64__)
+    *name = n_lanes ? "NEON" : "";
+    return fma_neon;
+#else
+#if defined(__x86_64__)
+    if (n_lanes >= 16 && __builtin_cpu_supports("avx512f")) {
         *name = "AVX-512";
         return fma_avx512;
     }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (n_lanes >= 8 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         *name = "AVX2 + FMA";
         return fma_avx2;
     }
 #endif
-    *name = "128-bit vectors";
+    *name = n_lanes ? "128-bit vectors" : "";
     return fma_plain;
+#endif
 }
 
 const char *roofline_isa(void)
 {
     const char *name;
 
-    (void)best_fma(&name);
+    (void)best_fma(16, &name);
     return name;
 }
 
-/* 64-byte vectors; the compiler splits them as the machine needs. */
+/* 64-byte vectors; the compiler splits them as the machine needs. Where the widest registers are not those that it may use, a cache
+ * would look slower than it is. */
+#define SUM_WORDS(p, n)                                                                            \
+    typedef uint64_t v8 __attribute__((vector_size(64), aligned(8)));                              \
+    v8       a = {0};                                                                              \
+    v8       b = {0};                                                                              \
+    uint64_t s = 0;                                                                                \
+                                                                                                   \
+    for (size_t i = 0; i + 16 <= n; i += 16) {                                                     \
+        a += *(const v8 *)(p + i);                                                                 \
+        b += *(const v8 *)(p + i + 8);                                                             \
+    }                                                                                              \
+    a += b;                                                                                        \
+    for (int i = 0; i < 8; i++)                                                                    \
+        s += a[i];                                                                                 \
+    return s
+
+static uint64_t sum_words_plain(const uint64_t *p, size_t n)
+{
+    SUM_WORDS(p, n);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx512f"))) static uint64_t sum_words_avx512(const uint64_t *p, size_t n)
+{
+    SUM_WORDS(p, n);
+}
+
 static uint64_t sum_words(const uint64_t *p, size_t n)
 {
-    typedef uint64_t v8 __attribute__((vector_size(64), aligned(8)));
-    v8       a = {0};
-    v8       b = {0};
-    uint64_t s = 0;
-
-    for (size_t i = 0; i + 16 <= n; i += 16) {
-        a += *(const v8 *)(p + i);
-        b += *(const v8 *)(p + i + 8);
-    }
-    a += b;
-    for (int i = 0; i < 8; i++)
-        s += a[i];
-    return s;
+    return __builtin_cpu_supports("avx512f") ? sum_words_avx512(p, n) : sum_words_plain(p, n);
 }
+#else
+static uint64_t sum_words(const uint64_t *p, size_t n)
+{
+    return sum_words_plain(p, n);
+}
+#endif
 
 /* ------------------------------------------------------------------ threads */
 
@@ -119,6 +243,7 @@ typedef struct job {
     pthread_barrier_t *gate;
     const uint64_t    *words; /* NULL = multiply-adds */
     size_t             n_words;
+    fma_fn             fma;
     double             done;  /* bytes or multiply-adds */
     int64_t            ns;
     volatile float     sink;
@@ -127,10 +252,8 @@ typedef struct job {
 
 static void *work(void *arg)
 {
-    job        *j = arg;
-    const char *name;
-    fma_fn      fma = best_fma(&name);
-    int64_t     start;
+    job    *j = arg;
+    int64_t start;
 
     pthread_barrier_wait(j->gate);
     start = bench_now_ns();
@@ -139,7 +262,7 @@ static void *work(void *arg)
             j->sum = j->sum + sum_words(j->words, j->n_words);
             j->done += (double)(j->n_words * 8);
         } else {
-            j->done += (double)(fma(200000, &j->sink) * 200000);
+            j->done += (double)(j->fma(200000, &j->sink) * 200000);
         }
         j->ns = bench_now_ns() - start;
     } while (j->ns < MIN_NS);
@@ -147,7 +270,7 @@ static void *work(void *arg)
 }
 
 /* Sum of the threads' rates; each thread has its own share of the words. */
-static double run(const uint64_t *words, size_t n_words, uint32_t n_threads)
+static double run(fma_fn fma, const uint64_t *words, size_t n_words, uint32_t n_threads)
 {
     pthread_barrier_t gate;
     pthread_t         threads[MAX_THREADS];
@@ -162,6 +285,7 @@ static double run(const uint64_t *words, size_t n_words, uint32_t n_threads)
 
         memcpy(&jobs[i], &none, sizeof none);
         jobs[i].gate = &gate;
+        jobs[i].fma = fma;
         jobs[i].words = words ? words + i * share : NULL;
         jobs[i].n_words = share;
         if (i + 1 < n_threads && pthread_create(&threads[i], NULL, work, &jobs[i]) != 0)
@@ -176,14 +300,14 @@ static double run(const uint64_t *words, size_t n_words, uint32_t n_threads)
     return rate;
 }
 
-static double best_of(const uint64_t *words, size_t n_words, uint32_t n_threads)
+static double best_of(fma_fn fma, const uint64_t *words, size_t n_words, uint32_t n_threads)
 {
     double best = 0;
 
     if (n_threads == 0 || n_threads > MAX_THREADS)
         return 0;
     for (int i = 0; i < TRIES; i++) {
-        const double r = run(words, n_words, n_threads);
+        const double r = run(fma, words, n_words, n_threads);
 
         best = r > best ? r : best;
     }
@@ -193,18 +317,58 @@ static double best_of(const uint64_t *words, size_t n_words, uint32_t n_threads)
 double roofline_read(size_t n_bytes, uint32_t n_threads)
 {
     const size_t n = (n_bytes + 1023) / 1024 * 1024;
-    uint64_t    *words = aligned_alloc(64, n);
+    uint64_t    *words = bench_alloc(n);
     double       r;
 
-    if (!words)
-        return 0;
     memset(words, 1, n); /* so that every page is its own */
-    r = best_of(words, n / 8, n_threads);
-    free(words);
+    r = best_of(NULL, words, n / 8, n_threads);
+    bench_free(words, n);
     return r;
+}
+
+double roofline_copy(size_t n_bytes)
+{
+    char  *from = bench_alloc(n_bytes);
+    char  *to = bench_alloc(n_bytes);
+    double best = 0;
+
+    memset(from, 1, n_bytes);
+    memset(to, 2, n_bytes);
+    for (int i = 0; i < TRIES; i++) {
+        const int64_t start = bench_now_ns();
+        int64_t       ns;
+        double        done = 0;
+
+        do {
+            memcpy(to, from, n_bytes);
+            __asm__ volatile("" : : "r"(to) : "memory");
+            done += (double)n_bytes;
+            ns = bench_now_ns() - start;
+        } while (ns < MIN_NS);
+        best = done * 1e9 / (double)ns > best ? done * 1e9 / (double)ns : best;
+    }
+    bench_free(from, n_bytes);
+    bench_free(to, n_bytes);
+    return best;
 }
 
 double roofline_fma(uint32_t n_threads)
 {
-    return best_of(NULL, 0, n_threads);
+    const char *name;
+
+    return best_of(best_fma(16, &name), NULL, 0, n_threads);
+}
+
+double roofline_fma_lanes(uint32_t n_lanes)
+{
+    const char *name;
+
+    return best_of(best_fma(n_lanes, &name), NULL, 0, 1);
+}
+
+double roofline_dot8(void)
+{
+    const fma_fn dot = best_dot8();
+
+    return dot ? best_of(dot, NULL, 0, 1) : 0;
 }
