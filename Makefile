@@ -319,7 +319,7 @@ What to run
   make help          this text
 
 For those who change it
-  make check-all     check, gcc and clang with -Werror, both sanitizers, one minute of each fuzzer
+  make check-all     check, gcc and clang with -Werror, both sanitizers, all masks, kernels for Arm, one minute of each fuzzer
   make check-werror  everything with gcc and with clang, warnings are errors
   make check-asan    tests under the address and undefined-behaviour sanitizers
   make check-tsan    tests of threads under the thread sanitizer
