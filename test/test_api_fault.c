@@ -218,7 +218,11 @@ static void test_create_append_release_is_flat(void **state)
     }
     assert_int_equal(h.fa.n_bytes, baseline);
     pages = resident_pages();
+#if !defined(__SANITIZE_ADDRESS__) /* which holds back what was freed, up to 256 MiB */
     assert_true(pages <= early + 512); /* 2 MiB: the C library's own caches */
+#else
+    assert_true(pages > 0 && early > 0);
+#endif
     release(&h);
     kvcsa_model_release(&h.model);
 }
