@@ -625,8 +625,15 @@ static void test_scratch_failures_of_every_mask(void **state)
     }
 }
 
+static void test_attend_has_no_variant_here(void **state)
+{
+    (void)state;
+    skip();
+}
+
 int main(int argc, char **argv)
 {
+    const struct CMUnitTest none[] = {cmocka_unit_test(test_attend_has_no_variant_here)};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attend_equals_the_fused_oracle),
         cmocka_unit_test(test_attend_is_softmax),
@@ -650,6 +657,6 @@ int main(int argc, char **argv)
     }
     seed = prng_seed(argc, argv, 20262);
     if (n_masks == 0)
-        return 0;
+        return cmocka_run_group_tests(none, NULL, NULL);
     return cmocka_run_group_tests(tests, open_devices, close_devices);
 }
