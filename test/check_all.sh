@@ -36,7 +36,7 @@ if [ "$failed" -eq 0 ]; then
     part check-tsan "$build/tsan/test/counts"
     part check-masks "$build/check/test/counts"
     # the kernels and what chooses them; the whole of it takes an hour under the emulator
-    export NEON_TESTS="test_kern_* test_threads test_api_cpu check_cli.sh"
+    export NEON_TESTS="test_kern_* test_threads test_api_cpu"
     part check-neon "$build/neon/wrap/test/counts"
     part fuzz "$build/fuzz/counts"
 fi
