@@ -498,6 +498,34 @@ static void lin_panels(const kvi_linear_block *b, size_t i0, size_t n)
     }
 }
 
+/* Floats from one decoded row to the next: one block of channels, zeros behind odd ones. */
+static size_t lin_odd_stride(size_t cols)
+{
+    return (cols < V16_BLOCK ? cols + 15 : V16_BLOCK) / 16 * 16;
+}
+
+/* sums[r] = v16_dot(w + r * stride, x, n) for m <= 16 rows, n <= V16_BLOCK. */
+static void lin_odd_sums(const float *w, size_t stride, size_t m, const float *x, size_t n,
+                         float sums[16])
+{
+    v16 acc[16];
+
+    for (size_t r = 0; r < 16; r++)
+        acc[r] = v16_zero();
+    for (size_t r = 0; r < m; r++) {
+        const float *row = w + r * stride;
+        v16          a = v16_zero();
+        size_t       k = 0;
+
+        for (; k + 16 <= n; k += 16)
+            a = v16_fma(v16_load(row + k), v16_load(x + k), a);
+        if (k < n)
+            a = v16_fma(v16_load(row + k), v16_load_n(x + k, n - k), a);
+        acc[r] = a;
+    }
+    v16_store(sums, v16_fold16(acc));
+}
+
 static size_t lin_scratch(uint32_t kind, size_t cols, size_t n_out, size_t n_rows)
 {
     const size_t rows = n_out < LIN_PANEL ? (n_out + LIN_M - 1) / LIN_M * LIN_M : LIN_PANEL;
@@ -505,7 +533,7 @@ static size_t lin_scratch(uint32_t kind, size_t cols, size_t n_out, size_t n_row
     size_t       mixed = 0;
 
     if (cols % LIN_STEP != 0)
-        return V16_BLOCK;
+        return 16 * lin_odd_stride(cols);
 #if LIN_MIXED
     if (kind == KVI_W_FP4)
         mixed = (n_rows < LIN_DIRECT ? n_rows : LIN_DIRECT) * cols;
@@ -514,26 +542,34 @@ static size_t lin_scratch(uint32_t kind, size_t cols, size_t n_out, size_t n_row
     return mixed > panel ? mixed : panel;
 }
 
-/* Any width: one weight row and one row of x at a time. */
+/* Any width: sixteen weight rows are decoded, and their sums folded together, for one row of x
+ * after the other. */
 static void lin_odd_block(const kvi_linear_block *b)
 {
     const kvi_matrix *w = b->w;
+    const size_t      stride = lin_odd_stride(w->cols);
 
-    for (size_t j = 0; j < b->n_out; j++)
+    for (size_t j = 0; j < b->n_out; j += 16) {
+        const size_t m = b->n_out - j < 16 ? b->n_out - j : 16;
+
         for (size_t k0 = 0; k0 < w->cols; k0 += V16_BLOCK) {
             const size_t n = w->cols - k0 < V16_BLOCK ? w->cols - k0 : V16_BLOCK;
 
-            lin_decode(w, lin_row_at(w, w->kind, b->row0 + j), k0, n, b->scratch);
+            for (size_t r = 0; r < m; r++)
+                lin_decode(w, lin_row_at(w, w->kind, b->row0 + j + r), k0, n,
+                           b->scratch + r * stride);
             for (size_t i = 0; i < b->n_rows; i++) {
                 const float *x;
                 float       *y;
-                float        sum;
+                float        sums[16];
 
                 lin_pointers(b, i, 1, &x, &y);
-                sum = v16_dot(b->scratch, x + k0, n);
-                y[j] = k0 == 0 ? sum : y[j] + sum;
+                lin_odd_sums(b->scratch, stride, m, x + k0, n, sums);
+                for (size_t r = 0; r < m; r++)
+                    y[j + r] = k0 == 0 ? sums[r] : y[j + r] + sums[r];
             }
         }
+    }
 }
 
 static void lin_block(const kvi_linear_block *b)
