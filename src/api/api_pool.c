@@ -4,8 +4,6 @@
 #include <string.h>
 
 #define POOL_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
-#define CPU_FLAGS                                                                                  \
-    ((uint32_t)(KVCSA_CPU_AVX2 | KVCSA_CPU_AVX512 | KVCSA_CPU_NEON | KVCSA_CPU_DOTPROD))
 
 KVI_NO_TAIL_PADDING(kvcsa_pool_params, cpu_avoid);
 KVI_NO_TAIL_PADDING(kvcsa_pool_stats, n_loaded_records);
@@ -30,7 +28,7 @@ static kvcsa_status check_pool_params(const kvcsa_pool_params *p, kvcsa_error *e
     if (p->evict > KVCSA_EVICT_LRU)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "evict is %u, must be one of KVCSA_EVICT_*",
                         p->evict);
-    if (p->cpu_avoid & ~CPU_FLAGS)
+    if (p->cpu_avoid & ~KVI_CPU_ALL)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "cpu_avoid is 0x%x, unknown bits in it",
                         p->cpu_avoid);
     return KVCSA_OK;

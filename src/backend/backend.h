@@ -53,6 +53,9 @@ typedef struct kvi_backend_ops {
 
 /* The built-in backend, for devices that are opened with these flags (cpu/cpu_flags.h). */
 const kvi_backend_ops *kvi_cpu_backend(uint32_t cpu_flags);
+/* Every flag that there is. */
+#define KVI_CPU_ALL                                                                                \
+    ((uint32_t)(KVCSA_CPU_AVX2 | KVCSA_CPU_AVX512 | KVCSA_CPU_NEON | KVCSA_CPU_DOTPROD))
 /* The flags of this machine, without those to be avoided; 0 = portable C. */
 uint32_t kvi_cpu_flags(uint32_t avoid);
 

@@ -9,8 +9,6 @@
 #include <inttypes.h>
 
 #define KNOWN_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
-#define KNOWN_CPU                                                                                  \
-    ((uint32_t)(KVCSA_CPU_AVX2 | KVCSA_CPU_AVX512 | KVCSA_CPU_NEON | KVCSA_CPU_DOTPROD))
 
 /* ------------------------------------------------------------------ lifetime */
 
@@ -38,10 +36,10 @@ static kvcsa_status check_params(const kvcsa_pool_params *params, kvcsa_error *e
     if (params->evict > KVCSA_EVICT_LRU)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "evict is %" PRIu32 ", the limit is %d",
                         params->evict, KVCSA_EVICT_LRU);
-    if (params->cpu_avoid & ~KNOWN_CPU)
+    if (params->cpu_avoid & ~KVI_CPU_ALL)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
                         "cpu_avoid is 0x%" PRIx32 ", known are 0x%" PRIx32, params->cpu_avoid,
-                        KNOWN_CPU);
+                        KVI_CPU_ALL);
     return KVCSA_OK;
 }
 
