@@ -7,34 +7,8 @@ build=${1:-build}
 kv=$build/kvcsa
 tiny=examples/models/tiny
 doc=examples/texts/moby-dick.txt
-dir=$(mktemp -d) || exit 2
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0 skipped=0
-[ -x "$kv" ] || { echo "$kv is missing"; exit 1; }
+. test/support/command_checks.sh
 
-ok() { passed=$((passed + 1)); echo "ok $1"; }
-not_ok() { failed=$((failed + 1)); echo "not ok $1"; sed 's/^/#   /' "$dir/out" "$dir/err" | head -n 20; }
-skip() { skipped=$((skipped + 1)); echo "ok $1 # skipped: $2"; }
-# what STATUS [out|err PATTERN]... -- COMMAND...: status and what the streams must hold; "out -" = stdout is empty
-what() {
-    local name=$1 status=$2 checks=() rc bad=0
-    shift 2
-    while [ "$1" != -- ]; do checks+=("$1" "$2"); shift 2; done
-    shift
-    "$@" >"$dir/out" 2>"$dir/err" </dev/null
-    rc=$?
-    [ "$rc" -eq "$status" ] || { bad=1; echo "# status $rc, wanted $status"; }
-    set -- ${checks[@]+"${checks[@]}"}
-    while [ $# -gt 0 ]; do
-        if [ "$2" = - ]; then
-            [ -s "$dir/$1" ] && { bad=1; echo "# std$1 is not empty"; }
-        else
-            grep -qF -- "$2" "$dir/$1" || { bad=1; echo "# std$1 lacks: $2"; }
-        fi
-        shift 2
-    done
-    if [ $bad -eq 0 ]; then ok "$name"; else not_ok "$name"; fi
-}
 same() { # NAME WANTED-FILE GOT-FILE
     if cmp -s "$2" "$3"; then ok "$1"; else cp "$3" "$dir/out"; not_ok "$1"; fi
 }
@@ -192,5 +166,4 @@ else
     skip "examples/generate" "not built"
 fi
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+report

@@ -8,13 +8,8 @@ kv=$build/kvcsa
 tiny=examples/models/tiny
 configs=test/data/configs
 v41=test/data/v41-flash-config.json
-dir=$(mktemp -d) || exit 2
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-[ -x "$kv" ] || { echo "$kv is missing"; exit 1; }
+. test/support/command_checks.sh
 
-ok() { passed=$((passed + 1)); echo "ok $1"; }
-not_ok() { failed=$((failed + 1)); echo "not ok $1"; sed 's/^/#   /' "$dir/err" "$dir/out" | cut -c1-200 | head -n 20; }
 # good NAME ARGUMENT...: status 0 and nothing on stderr; the output stays for says and holds
 good() {
     local name=$1
@@ -164,5 +159,4 @@ bad "replay without resume" 2 "--replay belongs to --resume" cost "$tiny" --repl
 good "help" help cost
 says "has examples" 'Examples:'
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+report

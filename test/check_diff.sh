@@ -7,13 +7,8 @@ build=${1:-build}
 kv=$build/kvcsa
 tiny=examples/models/tiny
 text=test/data/heldout.txt
-dir=$(mktemp -d) || exit 2
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0
-[ -x "$kv" ] || { echo "$kv is missing"; exit 1; }
+. test/support/command_checks.sh
 
-ok() { passed=$((passed + 1)); echo "ok $1"; }
-not_ok() { failed=$((failed + 1)); echo "not ok $1"; sed 's/^/#   /' "$dir/err" "$dir/out" | cut -c1-200 | head -n 20; }
 diff_() { "$kv" diff "$tiny" -f "$text" -q "$@" >"$dir/out" 2>"$dir/err" </dev/null; }
 # wrong NAME STATUS MESSAGE OPTION...: nothing on stdout
 wrong() {
@@ -159,5 +154,4 @@ diff_ --limit 100 --noise
 says "noise floor alone" "^noise floor +79.5 +0 "
 if "$kv" help diff | grep -q "Examples:"; then ok "help has an example"; else not_ok "help has an example"; fi
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+report

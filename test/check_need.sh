@@ -8,33 +8,8 @@ kv=$build/kvcsa
 recall=test/data/recall
 tiny=examples/models/tiny
 items=test/data/needles
-dir=$(mktemp -d) || exit 2
-trap 'rm -rf "$dir"' EXIT
-passed=0 failed=0 skipped=0
-[ -x "$kv" ] || { echo "$kv is missing"; exit 1; }
+. test/support/command_checks.sh
 
-ok() { passed=$((passed + 1)); echo "ok $1"; }
-not_ok() { failed=$((failed + 1)); echo "not ok $1"; sed 's/^/#   /' "$dir/out" "$dir/err" | cut -c1-300 | head -n 20; }
-# what NAME STATUS [out|err PATTERN]... -- COMMAND...: status and what the streams must hold; "out -" = stdout is empty
-what() {
-    local name=$1 status=$2 checks=() rc bad=0
-    shift 2
-    while [ "$1" != -- ]; do checks+=("$1" "$2"); shift 2; done
-    shift
-    "$@" >"$dir/out" 2>"$dir/err" </dev/null
-    rc=$?
-    [ "$rc" -eq "$status" ] || { bad=1; echo "# status $rc, wanted $status"; }
-    set -- ${checks[@]+"${checks[@]}"}
-    while [ $# -gt 0 ]; do
-        if [ "$2" = - ]; then
-            [ -s "$dir/$1" ] && { bad=1; echo "# std$1 is not empty"; }
-        else
-            grep -qF -- "$2" "$dir/$1" || { bad=1; echo "# std$1 lacks: $2"; }
-        fi
-        shift 2
-    done
-    if [ $bad -eq 0 ]; then ok "$name"; else not_ok "$name"; fi
-}
 # json NAME EXPRESSION: in python over the object j in $dir/out
 json() {
     if ! command -v python3 >/dev/null; then skipped=$((skipped + 1)); echo "ok $1 # skipped: no python3"; return; fi
@@ -163,5 +138,4 @@ bad "an empty question" "questions[1] is empty" need '{"document": "x", "questio
 bad "a question that is none" "question must be" need '{"document": "x", "questions": [7]}'
 bad "no document" "document is missing" need '{"questions": ["x"]}'
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+report

@@ -4,38 +4,14 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "support/cold.h"
+#include "support/cold_fixture.h"
 #include "support/fault_alloc.h"
 
 #define N 330 /* two full blocks and a tail; many windows */
 
-typedef struct fixture {
-    kvcsa_model *model;
-    kvcsa_cost   cost;
-    cold         cold;
-} fixture;
-
 static int set_up(void **state)
 {
-    fixture    *f = calloc(1, sizeof *f);
-    kvcsa_error err;
-
-    assert_non_null(f);
-    f->model = host_model(T1_DIR);
-    f->cost.struct_size = sizeof f->cost;
-    assert_ok(kvcsa_model_cost(f->model, N, &f->cost, &err));
-    f->cold = cold_run(f->model, N, 501);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    cold_free(&f->cold);
-    kvcsa_model_release(&f->model);
-    free(f);
+    *state = fixture_make(N, 501);
     return 0;
 }
 
@@ -52,12 +28,6 @@ static kvcsa_pool *make_known(const fixture *f, uint64_t n, uint32_t store)
     kvcsa_session_release(&s);
     assert_int_equal(pool_figures(pool).n_published_blocks, n / T1_BLOCK);
     return pool;
-}
-
-static void done(kvcsa_pool *pool)
-{
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
 }
 
 /* ------------------------------------------------------------------ fork, rewind */
@@ -87,7 +57,7 @@ static void test_behaviour_06(void **state)
     kvcsa_session_release(&s);
     kvcsa_session_release(&half);
     kvcsa_session_release(&whole);
-    done(pool);
+    close_pool(pool);
 }
 
 /* 7: 700 tokens; back to 695, 100, 3 and on again. */
@@ -109,7 +79,7 @@ static void test_behaviour_07(void **state)
         assert_int_equal(r.n_kept + r.n_adopted + r.n_compute, 700);
     }
     kvcsa_session_release(&s);
-    done(pool);
+    close_pool(pool);
     cold_free(&c);
 }
 
@@ -132,7 +102,7 @@ static void test_behaviour_08(void **state)
     assert_int_equal(r.n_kept, 10);
     assert_int_equal(r.n_compute, 100);
     kvcsa_session_release(&s);
-    done(pool);
+    close_pool(pool);
     cold_free(&c);
 }
 
@@ -185,7 +155,7 @@ static void test_behaviour_28(void **state)
             cold_extend(&f->cold, pool, s[k], 145);
         kvcsa_session_release(&s[k]);
     }
-    done(pool);
+    close_pool(pool);
     assert_true(fault_alloc_is_clean(&fa));
 }
 
@@ -266,7 +236,7 @@ static void test_behaviour_53(void **state)
     p.window_slack_tokens = 4097; /* beyond what a ring may have */
     assert_fails(kvcsa_session_create(pool, f->model, &p, &s, &err), KVCSA_ERR_ARG, "slack");
     assert_null(s);
-    done(pool);
+    close_pool(pool);
 }
 
 typedef struct drafter {
@@ -327,7 +297,7 @@ static void test_behaviour_56(void **state)
         kvcsa_session_release(&s[k]);
         cold_free(&d[k].cold);
     }
-    done(pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ known prefixes */
@@ -357,7 +327,7 @@ static void test_behaviour_17(void **state)
     cold_check(&f->cold, s);
     assert_int_equal(session_figures(s).n_adopted_tokens, 256);
     kvcsa_session_release(&s);
-    done(pool);
+    close_pool(pool);
 }
 
 /* 27: a prompt of many windows, and a turn of 10 tokens: 10 rows, and at most one replay. */
@@ -385,7 +355,7 @@ static void test_behaviour_27(void **state)
     assert_int_equal(session_figures(s).n_computed_rows, 10);
     assert_int_equal(session_figures(s).n_replayed_rows, T1_WINDOW); /* one window */
     kvcsa_session_release(&s);
-    done(pool);
+    close_pool(pool);
 }
 
 /* 30: B begins like A and takes A's blocks while A goes on. */
@@ -407,7 +377,7 @@ static void test_behaviour_30(void **state)
     assert_int_equal(pool_figures(pool).n_sealed_blocks, 2); /* once */
     kvcsa_session_release(&s[0]);
     kvcsa_session_release(&s[1]);
-    done(pool);
+    close_pool(pool);
     cold_free(&b);
 }
 
@@ -431,7 +401,7 @@ static void test_behaviour_31_exact_replay(void **state)
         assert_int_equal(session_figures(s).n_computed_rows, 2);
         kvcsa_session_release(&s);
     }
-    done(pool);
+    close_pool(pool);
 }
 
 /* ... and with stored windows, which leave less to run again from the first of them on. */
@@ -455,7 +425,7 @@ static void test_behaviour_31_stored_window(void **state)
         cold_extend(&f->cold, pool, s, hit + 2);
         kvcsa_session_release(&s);
     }
-    done(pool);
+    close_pool(pool);
 }
 
 /* ... the bounded way is another function: stated, measurable, kept apart. */
@@ -487,7 +457,7 @@ static void test_behaviour_31_bounded(void **state)
         kvcsa_session_release(&s);
     }
     assert_int_equal(other, 20); /* it can be seen in every longer one */
-    done(pool);
+    close_pool(pool);
 }
 
 /* 36: which tokens are held, and how many of a list. */
@@ -530,7 +500,7 @@ static void test_behaviour_36(void **state)
     }
     kvcsa_session_release(&s);
     kvcsa_session_release(&t);
-    done(pool);
+    close_pool(pool);
 }
 
 /* 63: hits around one and two windows: what is kept, adopted, run again and computed. */
@@ -566,7 +536,7 @@ static void test_behaviour_63(void **state)
         kvcsa_session_release(&s);
         cold_free(&c);
     }
-    done(pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ room */
@@ -635,7 +605,7 @@ static void test_behaviour_41(void **state)
     cold_check(&c, s);
     assert_true(pool_figures(pool).used_bytes <= pool_figures(pool).budget_bytes);
     kvcsa_session_release(&s);
-    done(pool);
+    close_pool(pool);
     cold_free(&c);
 }
 
@@ -670,7 +640,7 @@ static void test_behaviour_58(void **state)
     assert_int_equal(pool_figures(pool).used_bytes, 0);
     assert_int_equal(pool_figures(pool).slab_bytes, 0);
     assert_true(freed > 0);
-    done(pool);
+    close_pool(pool);
     cold_free(&c);
 }
 
@@ -705,7 +675,7 @@ static uint64_t live(const fixture *f, uint32_t flags)
         kvcsa_session_release(&t);
         assert_ok(kvcsa_pool_trim(pool, 0, NULL, &err));
     }
-    done(pool);
+    close_pool(pool);
     return h;
 }
 
@@ -740,7 +710,7 @@ static void test_behaviour_54(void **state)
         assert_int_equal(session_figures(s).n_computed_rows, 300);
         kvcsa_session_release(&s);
     }
-    done(pool);
+    close_pool(pool);
 }
 
 /* 49: a long prefill that is cancelled: as before it, and the retry finds what had been sealed. */
@@ -783,7 +753,7 @@ static void test_behaviour_49(void **state)
     assert_int_equal(r.n_adopted, 216);
     assert_int_equal(r.n_replay, T1_REPLAY);
     kvcsa_session_release(&s);
-    done(pool);
+    close_pool(pool);
 }
 
 /* 50: without a log callback nothing is written anywhere. */
@@ -813,7 +783,7 @@ static void test_behaviour_50(void **state)
     (void)kvcsa_session_erase(s, 77, &err);
     (void)kvcsa_model_open("no such place", NULL, &m, &err);
     kvcsa_session_release(&s);
-    done(pool);
+    close_pool(pool);
     fflush(NULL);
     dup2(out, 1);
     dup2(errors, 2);

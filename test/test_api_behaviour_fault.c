@@ -1,37 +1,18 @@
 /* What users of such libraries run into (test/README.md): memory that is not there, calls that are
  * wrong, callers that are older, one session of many that fails. */
-#include "support/cold.h"
+#include "support/cold_fixture.h"
 #include "support/fault_alloc.h"
 
 #define N 200
 #define HELD 20   /* tokens of a small session */
 #define LARGE 140 /* and of one with a full block */
 
-typedef struct fixture {
-    kvcsa_model *model;
-    cold         cold, other;
-} fixture;
-
 static int set_up(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = fixture_make(N, 601);
 
-    assert_non_null(f);
-    f->model = host_model(T1_DIR);
-    f->cold = cold_run(f->model, N, 601);
     f->other = cold_branch(&f->cold, 10, 30, 602);
     *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    cold_free(&f->cold);
-    cold_free(&f->other);
-    kvcsa_model_release(&f->model);
-    free(f);
     return 0;
 }
 
@@ -69,8 +50,7 @@ static void drop_host(host *h)
 {
     kvcsa_session_release(&h->out);
     kvcsa_session_release(&h->s);
-    check_pool_empties(h->pool);
-    kvcsa_pool_release(&h->pool);
+    close_pool(h->pool);
     assert_true(fault_alloc_is_clean(&h->fa));
 }
 
@@ -488,8 +468,7 @@ static void test_behaviour_44(void **state)
                  "struct_size");
     ps.s.struct_size = OLD_SIZE(kvcsa_pool_stats, evictable_bytes) - 1;
     assert_fails(kvcsa_pool_get_stats(pool, &ps.s, &err), KVCSA_ERR_ARG, "struct_size");
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ 46: calls that are wrong */
@@ -646,8 +625,7 @@ static void test_behaviour_46_params(void **state)
     assert_refused(kvcsa_session_append(s, f->cold.ids, 3, &ap, NULL, &err));
     assert_int_equal(session_figures(s).n_queued, 0);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static void test_behaviour_46_snapshots(void **state)
@@ -734,8 +712,7 @@ static void test_behaviour_67_cancelled(void **state)
             kvcsa_session_release(&s[k]);
         }
     }
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static int fail_in_batch(const fixture *f, uint64_t n)

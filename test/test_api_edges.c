@@ -18,13 +18,9 @@ static int set_up(void **state)
 {
     static const size_t cut[N_LISTS] = {0, 16, 33, 64, 90};
     fixture            *f = calloc(1, sizeof *f);
-    kvcsa_model_params  mp;
-    kvcsa_error         err;
 
     assert_non_null(f);
-    kvcsa_model_params_default(&mp, sizeof mp);
-    mp.block_tokens = 16;
-    assert_ok(kvcsa_model_open(T1_DIR, &mp, &f->model, &err));
+    f->model = host_model_in_blocks(16);
     f->lists[0] = cold_run(f->model, 256, 5);
     for (size_t i = 1; i < N_LISTS; i++)
         f->lists[i] = cold_branch(&f->lists[0], cut[i], N_SHORT - cut[i], 1000 + i);
@@ -65,8 +61,7 @@ static void end(scene *k)
 {
     while (k->n)
         kvcsa_session_release(&k->all[--k->n]);
-    check_pool_empties(k->pool);
-    kvcsa_pool_release(&k->pool);
+    close_pool(k->pool);
 }
 
 static kvcsa_session *make_with(scene *k, const kvcsa_session_params *p)
@@ -645,8 +640,7 @@ static void play_game(game *g)
         check_players(g);
         kvcsa_session_release(&p->s);
     }
-    check_pool_empties(g->pool);
-    kvcsa_pool_release(&g->pool);
+    close_pool(g->pool);
     assert_true(fault_alloc_is_clean(&g->fa));
 }
 

@@ -3,18 +3,6 @@
 
 #define V41_CONFIG "test/data/v41-flash-config.json"
 
-static kvcsa_model *open_plan(const char *path)
-{
-    kvcsa_model_params p;
-    kvcsa_model       *m = NULL;
-    kvcsa_error        err;
-
-    kvcsa_model_params_default(&p, sizeof p);
-    p.flags = KVCSA_MODEL_PLAN_ONLY;
-    assert_ok(kvcsa_model_open(path, &p, &m, &err));
-    return m;
-}
-
 typedef struct estimate_case {
     uint64_t n_tokens, n_sessions, n_shared;
     uint32_t slack, store, block_tokens;
@@ -98,7 +86,7 @@ static void test_behaviour_61_estimate_is_what_the_pool_takes(void **state)
 static void test_estimate_of_the_released_config(void **state)
 {
     const uint64_t window = 2703360 + 3 * 4096;
-    kvcsa_model   *m = open_plan(V41_CONFIG);
+    kvcsa_model   *m = host_plan(V41_CONFIG, NULL, NULL);
     kvcsa_estimate e = {.struct_size = sizeof e};
     kvcsa_error    err;
 
@@ -122,7 +110,7 @@ static void test_estimate_of_the_released_config(void **state)
 
 static void test_estimate_refuses_what_cannot_be(void **state)
 {
-    kvcsa_model         *m = open_plan(V41_CONFIG);
+    kvcsa_model         *m = host_plan(V41_CONFIG, NULL, NULL);
     kvcsa_session_params sp;
     kvcsa_estimate       e = {.struct_size = sizeof e, .used_bytes = 7};
     kvcsa_error          err;

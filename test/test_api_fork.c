@@ -1,37 +1,13 @@
 /* Fork and rewind through the public header, on the random checkpoint T1 (10 layers, window 16,
  * ratios 2 and 1, blocks of 128 tokens): every way to a place gives the bits of a run that never
  * left it, and costs what the header says. */
-#include "support/cold.h"
+#include "support/cold_fixture.h"
 
 #define N 190
 
-typedef struct fixture {
-    kvcsa_model *model;
-    kvcsa_cost   cost;
-    cold         cold; /* 190 tokens */
-} fixture;
-
 static int set_up(void **state)
 {
-    fixture    *f = calloc(1, sizeof *f);
-    kvcsa_error err;
-
-    assert_non_null(f);
-    f->model = host_model(T1_DIR);
-    f->cost.struct_size = sizeof f->cost;
-    assert_ok(kvcsa_model_cost(f->model, N, &f->cost, &err));
-    f->cold = cold_run(f->model, N, 301);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    cold_free(&f->cold);
-    kvcsa_model_release(&f->model);
-    free(f);
+    *state = fixture_make(N, 301);
     return 0;
 }
 
@@ -86,8 +62,7 @@ static void test_fork_at_the_end_copies_nothing(void **state)
     kvcsa_session_release(&s);
     cold_extend(&f->cold, pool, t, N);
     kvcsa_session_release(&t);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static void test_forks_cost_their_tails(void **state)
@@ -116,8 +91,7 @@ static void test_forks_cost_their_tails(void **state)
     cold_extend(&f->cold, pool, s, 152);
     assert_int_equal(pool_figures(pool).used_bytes, before.used_bytes);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* The only holder of a tail writes to it in place. */
@@ -141,8 +115,7 @@ static void test_parent_released_first(void **state)
     kvcsa_session_release(&t);
     cold_extend(&f->cold, pool, u, 70);
     kvcsa_session_release(&u);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static void test_fork_of_an_empty_session(void **state)
@@ -161,8 +134,7 @@ static void test_fork_of_an_empty_session(void **state)
     cold_extend(&f->cold, pool, t, 21);
     kvcsa_session_release(&s);
     kvcsa_session_release(&t);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ any position, any branch */
@@ -210,8 +182,7 @@ static void test_fork_at_every_position_equals_a_cold_run(void **state)
     rewind_session(s, N - 1);
     cold_extend(&f->cold, pool, s, N);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* A step without a queue rebuilds windows and logits. */
@@ -238,8 +209,7 @@ static void test_step_after_a_fork_gives_logits(void **state)
         kvcsa_session_release(&t);
     }
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static void test_branches_diverge(void **state)
@@ -263,8 +233,7 @@ static void test_branches_diverge(void **state)
     kvcsa_session_release(&a);
     kvcsa_session_release(&b);
     kvcsa_session_release(&c);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&wa);
     cold_free(&wb);
     cold_free(&wc);
@@ -296,8 +265,7 @@ static void test_forks_of_forks(void **state)
     cold_extend(&f->cold, pool, u, 136);
     kvcsa_session_release(&u);
     kvcsa_session_release(&v);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&wt);
     cold_free(&wu);
     cold_free(&wv);
@@ -331,8 +299,7 @@ static void test_fork_takes_params(void **state)
     assert_null(t);
     check_pool(pool);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&w);
 }
 
@@ -354,8 +321,7 @@ static void test_fork_and_rewind_refuse_bad_calls(void **state)
     host_step(pool, s);
     cold_check(&f->cold, s);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ rewind */
@@ -381,8 +347,7 @@ static void test_random_rewinds_equal_a_cold_run(void **state)
     }
     check_pool(pool);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static void test_rewind_changes_no_byte_and_gives_room_back(void **state)
@@ -412,8 +377,7 @@ static void test_rewind_changes_no_byte_and_gives_room_back(void **state)
     assert_int_equal(session_figures(s).n_replay, 0);
     cold_extend(&f->cold, pool, s, 3);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* Within the slack nothing is run again, if a token follows. */
@@ -451,8 +415,7 @@ static void test_window_slack_makes_rewinds_free(void **state)
         assert_true(session_figures(s).n_replayed_rows > 100);
         kvcsa_session_release(&s);
     }
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* Sessions no longer than a window have all their window rows, but not every raw row: those of the
@@ -482,8 +445,7 @@ static void test_short_sessions_go_back(void **state)
         }
         kvcsa_session_release(&s);
     }
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* Steps back in a row use up the slack; going on fills it again. */
@@ -508,8 +470,7 @@ static void test_slack_is_used_up_and_filled_again(void **state)
     cold_extend(&f->cold, pool, s, 63);
     assert_int_equal(session_figures(s).n_replayed_rows, 60);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* Windows stored on the way change no bit of what goes back or apart behind them. */
@@ -538,8 +499,7 @@ static void test_stored_windows_change_no_bit(void **state)
     }
     check_pool(pool);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ approximations stay private */
@@ -605,8 +565,7 @@ static void test_bounded_rewind_taints_what_follows(void **state)
     assert_int_equal(published, 128);
     assert_int_equal(known(f, pool, f->cold.ids, N), 128);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* A bounded hit, and exact sessions beside it that never see what it made. */
@@ -643,8 +602,7 @@ static void test_exact_sessions_next_to_bounded_ones(void **state)
     kvcsa_session_release(&first);
     kvcsa_session_release(&b);
     kvcsa_session_release(&e);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&c);
 }
 
@@ -686,8 +644,7 @@ static void test_decoder_replay_publishes_exact_entries(void **state)
     host_run(pool, d, c.ids, T1_WINDOW, NULL);
     cold_check(&c, d);
     kvcsa_session_release(&d);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&c);
 }
 

@@ -32,8 +32,7 @@ static int tear_down(void **state)
 {
     fixture *f = *state;
 
-    check_pool_empties(f->pool);
-    kvcsa_pool_release(&f->pool);
+    close_pool(f->pool);
     kvcsa_model_release(&f->model);
     cold_free(&f->cold);
     snap_dir_remove(&f->dir);

@@ -14,13 +14,9 @@ typedef struct scene {
 
 static scene set_up(void)
 {
-    kvcsa_model_params p;
-    scene              sc = {NULL, NULL, {0}, {0}};
-    kvcsa_error        err;
+    scene sc = {NULL, NULL, {0}, {0}};
 
-    kvcsa_model_params_default(&p, sizeof p);
-    p.block_tokens = BLOCK;
-    assert_ok(kvcsa_model_open(T1_DIR, &p, &sc.model, &err));
+    sc.model = host_model_in_blocks(BLOCK);
     sc.pool = host_pool(1, 0);
     host_tokens(sc.ids, N, 71);
     host_tokens(sc.other, N, 72);

@@ -1,32 +1,12 @@
 /* What can come in between while windows are rebuilt and prefixes are adopted: limits, cancels,
  * rewinds, forks, eviction, other sessions with other windows. T1, public header. */
-#include "support/cold.h"
+#include "support/cold_fixture.h"
 
 #define N 300
 
-typedef struct fixture {
-    kvcsa_model *model;
-    cold         cold;
-} fixture;
-
 static int set_up(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
-
-    assert_non_null(f);
-    f->model = host_model(T1_DIR);
-    f->cold = cold_run(f->model, N, 801);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    cold_free(&f->cold);
-    kvcsa_model_release(&f->model);
-    free(f);
+    *state = fixture_make(N, 801);
     return 0;
 }
 
@@ -47,12 +27,6 @@ static void step_rows(kvcsa_pool *pool, kvcsa_session *s, uint64_t max_rows)
     kvcsa_step_params_default(&sp, sizeof sp);
     sp.max_rows = max_rows;
     assert_ok(kvcsa_pool_step(pool, &s, 1, &sp, NULL, &err));
-}
-
-static void finish(kvcsa_pool *pool)
-{
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
 }
 
 /* ------------------------------------------------------------------ a replay in pieces */
@@ -85,7 +59,7 @@ static void test_replay_in_small_steps(void **state)
         kvcsa_session_release(&t);
     }
     kvcsa_session_release(&s);
-    finish(pool);
+    close_pool(pool);
 }
 
 /* Half rebuilt windows are nobody's: not a fork's, not those of a rewind that comes in between. */
@@ -113,7 +87,7 @@ static void test_rewind_and_fork_in_the_middle_of_a_replay(void **state)
         kvcsa_session_release(&t);
         kvcsa_session_release(&u);
     }
-    finish(pool);
+    close_pool(pool);
 }
 
 static int32_t stop_at(void *user, kvcsa_session *session, uint64_t n_done, uint64_t n_queued)
@@ -168,7 +142,7 @@ static void test_hits_that_are_cancelled(void **state)
         kvcsa_session_release(&s);
     }
     assert_true(cancelled > 5);
-    finish(pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ between append and step */
@@ -200,7 +174,7 @@ static void test_what_an_append_found_is_held(void **state)
     cold_extend(&f->cold, pool, s[2], 5);
     kvcsa_session_release(&s[0]);
     kvcsa_session_release(&s[2]);
-    finish(pool);
+    close_pool(pool);
 }
 
 /* An append behind one that is still queued: looked up again, with both. */
@@ -223,7 +197,7 @@ static void test_appends_in_pieces_find_as_much(void **state)
     assert_int_equal(session_figures(s).n_computed_rows, 24);
     kvcsa_session_release(&a);
     kvcsa_session_release(&s);
-    finish(pool);
+    close_pool(pool);
 }
 
 /* Both compute the same at the same time: one of the blocks goes, and nobody notices. */
@@ -245,7 +219,7 @@ static void test_two_that_meet_in_one_step_hold_one_copy(void **state)
         cold_extend(&f->cold, pool, s[k], 292);
         kvcsa_session_release(&s[k]);
     }
-    finish(pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ stored windows */
@@ -271,7 +245,7 @@ static void test_stored_windows_of_other_sizes(void **state)
             check_pool(pool);
             kvcsa_session_release(&s);
         }
-    finish(pool);
+    close_pool(pool);
 }
 
 /* A window beside the block ahead makes it worth while to go there, from the middle of a block. */
@@ -293,7 +267,7 @@ static void test_a_stored_window_ahead(void **state)
     kvcsa_session_release(&a);
     cold_extend(&f->cold, pool, s, N);
     kvcsa_session_release(&s);
-    finish(pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ everything at random */
@@ -358,7 +332,7 @@ static void test_random_calls_on_sessions_that_share(void **state)
     }
     for (int k = 0; k < K; k++)
         kvcsa_session_release(&s[k]);
-    finish(pool);
+    close_pool(pool);
     cold_free(&lists[1]);
     cold_free(&lists[2]);
 }

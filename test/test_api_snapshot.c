@@ -4,56 +4,18 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include "support/snap.h"
+#include "support/snap_fixture.h"
 
 #define N 200u   /* tokens that are saved */
 #define OLD 100u /* of the session that a load would replace */
 #define FULL (KVCSA_SNAPSHOT_WINDOW | KVCSA_SNAPSHOT_LOGITS)
 
-typedef struct fixture {
-    kvcsa_model   *model; /* blocks of 128 tokens */
-    kvcsa_model   *small; /* the same weights, blocks of 16 tokens */
-    snap_run       run, old;
-    kvcsa_pool    *pool;  /* of the saver */
-    kvcsa_session *saver; /* run.ids[N] */
-    kvcsa_session *small_saver;
-    snap_dir       dir;
-} fixture;
-
 static int set_up(void **state)
 {
-    fixture           *f = calloc(1, sizeof *f);
-    kvcsa_model_params mp;
-    kvcsa_error        err;
+    fixture *f = fixture_make(N, 301);
 
-    assert_non_null(f);
-    f->model = host_model(T1_DIR);
-    kvcsa_model_params_default(&mp, sizeof mp);
-    mp.block_tokens = 16;
-    assert_ok(kvcsa_model_open(T1_DIR, &mp, &f->small, &err));
-    snap_run_make(&f->run, f->model, 301);
     snap_run_make(&f->old, f->model, 302);
-    f->pool = host_pool(1, 0);
-    f->saver = snap_session(&f->run, f->pool, f->model, N);
-    f->small_saver = snap_session(&f->run, f->pool, f->small, N);
-    f->dir = snap_dir_make();
     *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    kvcsa_session_release(&f->saver);
-    kvcsa_session_release(&f->small_saver);
-    kvcsa_pool_release(&f->pool);
-    kvcsa_model_release(&f->model);
-    kvcsa_model_release(&f->small);
-    snap_run_free(&f->run);
-    snap_run_free(&f->old);
-    snap_dir_remove(&f->dir);
-    free(f);
     return 0;
 }
 
@@ -223,9 +185,7 @@ static void test_behaviour_01_truncated_file(void **state)
     assert_int_equal(kvcsa_snapshot_load(s, path.text, &none, NULL, &err), KVCSA_ERR_FORMAT);
     snap_assert_untouched(&f->old, pool, s, OLD + 5);
     free(file);
-    assert_int_equal(unlink(path.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&path, s, pool);
 }
 
 /* Nothing of a half is taken; what is whole in front of the cut can be had for the asking. */
@@ -254,9 +214,7 @@ static void test_behaviour_02_half_a_file(void **state)
     snap_assert_tokens(&f->run, s, info.n_tokens);
     snap_go_on(&f->run, pool, s, info.n_tokens + 20);
     free(file);
-    assert_int_equal(unlink(path.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&path, s, pool);
 }
 
 /* Same shape, other weights: one byte of one tensor differs. */
@@ -323,9 +281,7 @@ static void test_other_block_size_is_a_mismatch(void **state)
     assert_int_equal(kvcsa_snapshot_load(s, path.text, NULL, NULL, &err), KVCSA_ERR_MISMATCH);
     assert_int_equal(kvcsa_snapshot_load(s, path.text, &any, NULL, &err), KVCSA_ERR_MISMATCH);
     snap_assert_untouched(&f->old, pool, s, OLD);
-    assert_int_equal(unlink(path.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&path, s, pool);
 }
 
 /* 64 bytes flipped, page after page: refused before anything changes; what lies in front of the
@@ -371,9 +327,7 @@ static void test_behaviour_04_flipped_bytes(void **state)
     snap_write_file(path.text, file, size);
     snap_load(s, path.text, NULL, 0); /* the file itself is good */
     free(file);
-    assert_int_equal(unlink(path.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&path, s, pool);
 }
 
 /* Every byte of the header page, one after the other, each bit pattern once. */
@@ -408,9 +362,7 @@ static void test_no_byte_of_the_header_can_change(void **state)
     assert_int_equal(close(fd), 0);
     snap_load(s, path.text, NULL, 0);
     free(file);
-    assert_int_equal(unlink(path.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&path, s, pool);
 }
 
 static void test_behaviour_10_empty_session(void **state)

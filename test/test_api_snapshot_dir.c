@@ -20,24 +20,12 @@ typedef struct fixture {
     snap_dir     dir;
 } fixture;
 
-static kvcsa_model *open_model(void)
-{
-    kvcsa_model       *m = NULL;
-    kvcsa_model_params p;
-    kvcsa_error        err;
-
-    kvcsa_model_params_default(&p, sizeof p);
-    p.block_tokens = 16;
-    assert_ok(kvcsa_model_open(T1_DIR, &p, &m, &err));
-    return m;
-}
-
 static int set_up(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
 
     assert_non_null(f);
-    f->model = open_model();
+    f->model = host_model_in_blocks(16);
     snap_run_make(&f->run, f->model, 311);
     snap_run_make(&f->other, f->model, 312);
     f->pool = host_pool(1, 0);
@@ -131,9 +119,7 @@ static void test_a_turn_writes_its_own_records_only(void **state)
     /* one copy on the disk: a file's records, and not more than a page for each of the rest */
     assert_true(snap_dir_bytes(&d) < snap_file_size(file.text) + 10 * SNAP_PAGE);
     check_load(f, &f->run, &d, "default", 256, 260);
-    assert_int_equal(unlink(file.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&file, s, pool);
     snap_dir_remove(&d);
 }
 
@@ -184,9 +170,7 @@ static void test_windows_of_former_turns_go(void **state)
                      (unsigned long long)snap_file_size(file.text));
     }
     check_load(f, &f->run, &d, NULL, 255, 260);
-    assert_int_equal(unlink(file.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&file, s, pool);
     snap_dir_remove(&d);
 }
 
@@ -635,7 +619,7 @@ static void generate(kvcsa_pool *pool, kvcsa_session *s, size_t n, int32_t *toke
 /* The other process: loads, goes on for HALF tokens, writes them and their logits. */
 static void go_on(const char *path, const char *out)
 {
-    kvcsa_model   *m = open_model();
+    kvcsa_model   *m = host_model_in_blocks(16);
     kvcsa_pool    *pool = host_pool(2, 0);
     kvcsa_session *s = host_session(pool, m, 0);
     int32_t        tokens[HALF];

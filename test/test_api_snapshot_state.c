@@ -1,54 +1,15 @@
 /* What of a session survives in a snapshot: every kind of length, windows, logits, slack, entries
  * that are approximate, salt; and that a session goes on from it with the same bits. On the random
  * checkpoint T1. */
-#include "support/snap.h"
+#include "support/snap_fixture.h"
 
 #define N 200u          /* tokens that are saved */
 #define EXACT_ROWS 151u /* window 16, 10 layers: 16 + 9 * 15 */
 #define FULL (KVCSA_SNAPSHOT_WINDOW | KVCSA_SNAPSHOT_LOGITS)
 
-typedef struct fixture {
-    kvcsa_model   *model; /* blocks of 128 tokens */
-    kvcsa_model   *small; /* the same weights, blocks of 16 tokens */
-    snap_run       run;
-    kvcsa_pool    *pool;  /* of the saver */
-    kvcsa_session *saver; /* run.ids[N] */
-    kvcsa_session *small_saver;
-    snap_dir       dir;
-} fixture;
-
 static int set_up(void **state)
 {
-    fixture           *f = calloc(1, sizeof *f);
-    kvcsa_model_params mp;
-    kvcsa_error        err;
-
-    assert_non_null(f);
-    f->model = host_model(T1_DIR);
-    kvcsa_model_params_default(&mp, sizeof mp);
-    mp.block_tokens = 16;
-    assert_ok(kvcsa_model_open(T1_DIR, &mp, &f->small, &err));
-    snap_run_make(&f->run, f->model, 331);
-    f->pool = host_pool(1, 0);
-    f->saver = snap_session(&f->run, f->pool, f->model, N);
-    f->small_saver = snap_session(&f->run, f->pool, f->small, N);
-    f->dir = snap_dir_make();
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    kvcsa_session_release(&f->saver);
-    kvcsa_session_release(&f->small_saver);
-    kvcsa_pool_release(&f->pool);
-    kvcsa_model_release(&f->model);
-    kvcsa_model_release(&f->small);
-    snap_run_free(&f->run);
-    snap_dir_remove(&f->dir);
-    free(f);
+    *state = fixture_make(N, 331);
     return 0;
 }
 
@@ -132,9 +93,7 @@ static void test_every_kind_of_length_continues_with_the_same_bits(void **state)
         }
         snap_assert_untouched(&f->run, pool, s, lengths[i]); /* saving changes nothing */
     }
-    assert_int_equal(unlink(path.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&path, s, pool);
 }
 
 /* Logits alone: the replay makes windows, the logits are there at once. */
@@ -190,9 +149,7 @@ static void test_saving_again_gives_the_same_bytes(void **state)
     snap_save(s, b.text, NULL, 0); /* before the windows are rebuilt */
     snap_assert_files_equal(a.text, b.text);
     assert_int_equal(unlink(a.text), 0);
-    assert_int_equal(unlink(b.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&b, s, pool);
 }
 
 /* A session rewound, forked and run on is saved like one that was not. */
@@ -216,9 +173,7 @@ static void test_a_session_with_a_past_is_saved_alike(void **state)
     assert_int_equal(snap_save(fork, b.text, NULL, FULL).sections, 0);
     check_load(f, b.text, 140, 0, 145);
     assert_int_equal(unlink(a.text), 0);
-    assert_int_equal(unlink(b.text), 0);
-    kvcsa_session_release(&fork);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&b, fork, pool);
 }
 
 /* Queued tokens are not saved, and stay queued. */
@@ -239,9 +194,7 @@ static void test_queued_tokens_stay_queued(void **state)
     snap_assert_untouched(&f->run, pool, s, 60);
     snap_load(s, path.text, NULL, 0);
     snap_go_on(&f->run, pool, s, 60);
-    assert_int_equal(unlink(path.text), 0);
-    kvcsa_session_release(&s);
-    kvcsa_pool_release(&pool);
+    snap_put_away(&path, s, pool);
 }
 
 /* The pool knows the blocks: they are shared, and counted as such. */

@@ -1,32 +1,12 @@
 /* kvcsa_session_sync and the use of known prefixes, on the random checkpoint T1: the least work, a
  * report that the counters bear out, the bits of a cold run. */
-#include "support/cold.h"
+#include "support/cold_fixture.h"
 
 #define N 300
 
-typedef struct fixture {
-    kvcsa_model *model;
-    cold         cold; /* 300 tokens: two full blocks and a tail */
-} fixture;
-
 static int set_up(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
-
-    assert_non_null(f);
-    f->model = host_model(T1_DIR);
-    f->cold = cold_run(f->model, N, 401);
-    *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    cold_free(&f->cold);
-    kvcsa_model_release(&f->model);
-    free(f);
+    *state = fixture_make(N, 401);
     return 0;
 }
 
@@ -53,8 +33,7 @@ static void test_sync_same_list_does_nothing(void **state)
     assert_int_equal(r.reason, KVCSA_REASON_NONE);
     assert_int_equal(r.how, KVCSA_REUSE_EXACT);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static void test_sync_longer_list_computes_the_rest(void **state)
@@ -75,8 +54,7 @@ static void test_sync_longer_list_computes_the_rest(void **state)
     assert_report(r, 150, 0, 0, 20);
     assert_int_not_equal(r.reason, KVCSA_REASON_NONE);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static void test_sync_shorter_list_goes_back(void **state)
@@ -93,8 +71,7 @@ static void test_sync_shorter_list_goes_back(void **state)
     r = cold_sync(&f->cold, pool, s, 5);
     assert_report(r, 5, 0, 5, 0);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static void test_sync_list_that_diverges(void **state)
@@ -113,8 +90,7 @@ static void test_sync_list_that_diverges(void **state)
     assert_report(r, 63, 0, 63, 20);
     assert_int_equal(r.reason, KVCSA_REASON_DIVERGED);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&b);
     cold_free(&c);
 }
@@ -135,8 +111,7 @@ static void test_sync_unrelated_list_computes_all(void **state)
     assert_int_equal(r.n_kept, 0);
     assert_int_equal(r.n_adopted + r.n_compute, 30);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&b);
 }
 
@@ -156,8 +131,7 @@ static void test_sync_empty_list_empties_the_session(void **state)
     host_step(pool, s);
     cold_extend(&f->cold, pool, s, 20);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ what others have computed */
@@ -191,8 +165,7 @@ static void test_sync_adopts_what_another_session_made(void **state)
     assert_report(r, 243, 0, 0, N - 243);
     assert_int_equal(r.reason, KVCSA_REASON_SHORT);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&b);
 }
 
@@ -217,8 +190,7 @@ static void test_sync_takes_the_least_work(void **state)
     assert_int_equal(r.n_kept + r.n_adopted + r.n_compute, 270);
     kvcsa_session_release(&a);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* Stored windows make the hit cheap. */
@@ -248,8 +220,7 @@ static void test_sync_adopts_a_stored_window(void **state)
     assert_report(r, 0, 140, 12, 0);
     kvcsa_session_release(&s);
     kvcsa_session_release(&a);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 static void test_reuse_can_be_switched_off(void **state)
@@ -309,8 +280,7 @@ static void test_reuse_can_be_switched_off(void **state)
     }
     kvcsa_session_release(&s);
     kvcsa_session_release(&a);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* No last logits wanted: a hit of everything leaves the windows to the step that needs them. */
@@ -335,8 +305,7 @@ static void test_sync_without_logits(void **state)
     assert_int_equal(session_figures(s).n_computed_rows, 4);
     kvcsa_session_release(&s);
     kvcsa_session_release(&a);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* Salts part what is equal otherwise. */
@@ -364,8 +333,7 @@ static void test_salts_do_not_share(void **state)
     assert_int_equal(pool_figures(pool).n_published_blocks, 2);
     kvcsa_session_release(&a);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* What is forgotten while a session holds it stays with the session, and can be published again. */
@@ -416,8 +384,7 @@ static void test_publish_pin_and_forget(void **state)
     assert_ok(kvcsa_prefix_forget(pool, f->model, 0, b.ids, 128, &freed, &err));
     assert_int_equal(freed, 2 * 22528); /* with all that goes on after it */
     assert_int_equal(pool_figures(pool).used_bytes, 0);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&b);
 }
 
@@ -483,8 +450,7 @@ static void test_sync_that_fails_changes_nothing(void **state)
     cold_extend(&f->cold, pool, s, 146);
     check_pool(pool);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     free(ids);
 }
 
@@ -520,8 +486,7 @@ static void test_cancelled_sync_can_be_repeated(void **state)
     r = cold_sync(&f->cold, pool, s, N);
     assert_report(r, 0, 256, T1_REPLAY, N - 256); /* the retry resumes */
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     cold_free(&b);
 }
 
@@ -548,8 +513,7 @@ static void test_lookups_probe_once_a_block(void **state)
     assert_in_range(now.n_probes - st.n_probes, 2, 3);
     kvcsa_session_release(&s);
     kvcsa_session_release(&a);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* What is adopted is not reserved again. Rebuilding the window and going on may take two of them for
@@ -574,8 +538,7 @@ static void test_hits_need_no_room_for_what_is_shared(void **state)
     assert_int_equal(pool_figures(pool).n_open_blocks, 2);
     kvcsa_session_release(&a);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 typedef struct events {
@@ -631,8 +594,7 @@ static void test_trace_tells_what_the_report_tells(void **state)
     assert_int_equal(ev.n_calls[KVCSA_TRACE_EVICT], 2);
     assert_int_equal(ev.last_reason[KVCSA_TRACE_EVICT], KVCSA_REASON_TRIM);
     assert_int_equal(ev.n_bad, 0);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
 /* What a host sees of work, hidden spans and attention: kvcsa_session_layer_work, the groups of
  * kvcsa_session_get_stats, kvcsa_session_hide, kvcsa_session_get_mass. On the random checkpoint T1;
  * which entries are selected, and every count, is checked in test_work.c. */
-#include "support/cold.h"
+#include "support/cold_fixture.h"
 #include "support/fault_alloc.h"
 #include "support/snap.h"
 #include "support/work_count.h"
@@ -11,33 +11,12 @@
 #define N 420u
 #define SPAN 16u
 
-typedef struct fixture {
-    kvcsa_model *model;
-    kvcsa_pool  *pool;
-    cold         cold;
-} fixture;
-
 static int set_up(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = fixture_make(N, 53);
 
-    assert_non_null(f);
-    f->model = host_model(T1_DIR);
     f->pool = host_pool(2, 0);
-    f->cold = cold_run(f->model, N, 53);
     *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    check_pool_empties(f->pool);
-    kvcsa_pool_release(&f->pool);
-    kvcsa_model_release(&f->model);
-    cold_free(&f->cold);
-    free(f);
     return 0;
 }
 

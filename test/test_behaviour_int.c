@@ -5,35 +5,16 @@
 
 #include <pthread.h>
 
-#include "support/cold.h"
+#include "support/cold_fixture.h"
 
 #define N 300
 
-typedef struct fixture {
-    kvcsa_model *model;
-    cold         cold, other;
-} fixture;
-
 static int set_up(void **state)
 {
-    fixture *f = calloc(1, sizeof *f);
+    fixture *f = fixture_make(N, 701);
 
-    assert_non_null(f);
-    f->model = host_model(T1_DIR);
-    f->cold = cold_run(f->model, N, 701);
     f->other = cold_branch(&f->cold, 0, 270, 702);
     *state = f;
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    fixture *f = *state;
-
-    cold_free(&f->cold);
-    cold_free(&f->other);
-    kvcsa_model_release(&f->model);
-    free(f);
     return 0;
 }
 
@@ -81,8 +62,7 @@ static void test_behaviour_32(void **state)
     r = cold_reuse(&f->cold, pool, s, 130, KVCSA_REUSE_EXACT);
     assert_int_equal(r.n_adopted, 0);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* ------------------------------------------------------------------ 34: no trace is left */
@@ -231,8 +211,7 @@ static void test_behaviour_34(void **state)
     check_pool(pool);
     cold_extend(&f->cold, pool, s, 20); /* as new */
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     vault_destroy(v);
 }
 
@@ -264,8 +243,7 @@ static void test_behaviour_34_after_a_long_life(void **state)
     check_secrets(v, secrets, 4, 5, 0);
     check_secrets(v, secrets, 6, 7, 0);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     vault_destroy(v);
 }
 
@@ -291,8 +269,7 @@ static void test_behaviour_34_shared(void **state)
     check_secrets(v, secrets, 4, 5, 0); /* the full block, which was erased while t held it */
     check_secrets(v, secrets, 6, 7, 0);
     kvcsa_session_release(&s);
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
     vault_destroy(v);
 }
 
@@ -360,8 +337,7 @@ static void test_behaviour_35(void **state)
         assert_int_equal(pool_figures(pool).slab_bytes, 0);
         assert_int_equal(pool_figures(pool).record_bytes, 0);
     }
-    check_pool_empties(pool);
-    kvcsa_pool_release(&pool);
+    close_pool(pool);
 }
 
 /* Counts, and fills nothing: memory that is not written costs the test nothing. */

@@ -1,5 +1,5 @@
 /* Dense reference operators: the table, weight rows, embed, linear, norm, rope. Bounds: see support/op_check.h. */
-#include "support/op_check.h"
+#include "support/dense_jobs.h"
 
 #include "base/vec.h"
 #include "format/dtype.h"
@@ -335,28 +335,9 @@ static void test_linear_act_quant(void **state)
 
 /* ------------------------------------------------------------------ norm */
 
-typedef struct norm_job {
-    const float *x;
-    const float *weight;
-    uint32_t     width;
-    uint32_t     flags;
-} norm_job;
-
-static void run_norm(const void *job, kvi_device *dev, size_t first, size_t n, float *out)
-{
-    const norm_job       *j = job;
-    const size_t          stride = j->width + 1u;
-    const kvi_norm_params p = {.x = j->x + first * stride, .y = out + first * j->width, .weight = j->weight, .x_stride = stride,
-                               .y_stride = j->width, .n_rows = n, .width = j->width, .eps = 1e-20f, .flags = j->flags};
-
-    assert_int_equal(kvi_cpu_norm(dev, &p, NULL), KVCSA_OK);
-}
-
-/* y = w x r. r: the sum of squares is within (n/16 + 7) u, then /, + eps, halved by the root, root, 1 / : n/32 + 7 u;
- * two products. */
 static void check_norm(uint32_t width, size_t n_rows, float size)
 {
-    const size_t stride = width + 1;
+    const size_t stride = width + 3;
     float       *x = malloc(n_rows * stride * sizeof *x);
     float       *w = malloc(width * sizeof *w);
     float       *y = malloc(n_rows * width * sizeof *y);
@@ -366,19 +347,8 @@ static void check_norm(uint32_t width, size_t n_rows, float size)
     fill(x, n_rows * stride, size);
     fill(w, width, 1.0f);
     check_invariance(run_norm, &job, n_rows, width, y);
-    for (size_t i = 0; i < n_rows; i++) {
-        double sum = 0;
-        double r;
-
-        for (size_t c = 0; c < width; c++)
-            sum += (double)x[i * stride + c] * (double)x[i * stride + c];
-        r = 1.0 / sqrt(sum / width + (double)1e-20f);
-        for (size_t c = 0; c < width; c++) {
-            const double wanted = (double)w[c] * (double)x[i * stride + c] * r;
-
-            assert_within(y[i * width + c], wanted, (width / 32.0 + 10) * U * fabs(wanted));
-        }
-    }
+    for (size_t i = 0; i < n_rows; i++)
+        assert_norm_exact(&job, i, y + i * width);
     {
         float *rounded = malloc(n_rows * width * sizeof *rounded);
 
@@ -424,29 +394,6 @@ static void test_norm_in_place_and_zero(void **state)
 }
 
 /* ------------------------------------------------------------------ rope */
-
-typedef struct rope_job {
-    const float    *x;
-    const float    *freqs;
-    const uint64_t *pos;
-    uint32_t        n_heads;
-    uint32_t        width;
-    uint32_t        n_rotated;
-    uint32_t        inverse;
-    uint32_t        flags;
-} rope_job;
-
-static void run_rope(const void *job, kvi_device *dev, size_t first, size_t n, float *out)
-{
-    const rope_job       *j = job;
-    const size_t          row = (size_t)j->n_heads * j->width;
-    const kvi_rope_params p = {.x = out + first * row, .freqs = j->freqs, .pos = j->pos + first, .row_stride = row, .n_rows = n,
-                               .n_heads = j->n_heads, .width = j->width, .n_rotated = j->n_rotated, .inverse = j->inverse,
-                               .flags = j->flags};
-
-    memcpy(p.x, j->x + first * row, n * row * sizeof *p.x);
-    assert_int_equal(kvi_cpu_rope(dev, &p, NULL), KVCSA_OK);
-}
 
 /* Against libm in double at the float angle: sine and cosine within 0.51 ulp (1.02 u), product u, sum u: 4 u (|a| + |b|). */
 static void check_rope(uint32_t n_heads, uint32_t width, uint32_t n_rotated, uint32_t inverse)

@@ -1,42 +1,7 @@
 /* Residual stream of several copies: mix, collapse, expand; the Engram gate. Bounds: see support/op_check.h. */
-#include "support/op_check.h"
+#include "support/dense_jobs.h"
 
 /* ------------------------------------------------------------------ mix */
-
-typedef struct mix_job {
-    const float *h;
-    const float *proj;
-    const float *base;
-    uint32_t     copies;
-    uint32_t     width;
-    uint32_t     n_iters;
-} mix_job;
-
-/* a row of output: pre, post, comb */
-static void run_mix(const void *job, kvi_device *dev, size_t first, size_t n, float *out)
-{
-    const mix_job *j = job;
-    const size_t   m = j->copies;
-    const size_t   row = (2 + m) * m;
-    guarded        pre = guarded_new(n * m);
-    guarded        post = guarded_new(n * m);
-    guarded        comb = guarded_new(n * m * m);
-    kvi_mix_params p = {.h = j->h + first * m * j->width, .proj = j->proj + first * row, .base = j->base, .pre = pre.data,
-                        .post = post.data, .comb = comb.data, .n_rows = n, .copies = j->copies, .width = j->width,
-                        .n_iters = j->n_iters, .scale = {0.8f, 0.6f, 1.2f}, .norm_eps = 1e-20f, .eps = 1e-6f};
-
-    assert_int_equal(kvi_cpu_mix(dev, &p, NULL), KVCSA_OK);
-    for (size_t i = 0; i < n; i++) {
-        float *to = out + (first + i) * row;
-
-        memcpy(to, pre.data + i * m, m * sizeof *to);
-        memcpy(to + m, post.data + i * m, m * sizeof *to);
-        memcpy(to + 2 * m, comb.data + i * m * m, m * m * sizeof *to);
-    }
-    guarded_check_free(&pre);
-    guarded_check_free(&post);
-    guarded_check_free(&comb);
-}
 
 /* The numbers of an independent calculation: mixes[i] = 1.5 sin(1.7 i), base[i] = 0.05 ((7 i mod 5) - 2). */
 static void test_mix_golden_numbers(void **state)
@@ -139,38 +104,6 @@ static void test_mix_against_double(void **state)
 
 /* ------------------------------------------------------------------ collapse, expand */
 
-typedef struct stream_job {
-    const float *h;
-    const float *pre;  /* [n_rows, copies]; of expand: post */
-    const float *comb;
-    const float *y;
-    uint32_t     copies;
-    uint32_t     width;
-    uint32_t     flags;
-} stream_job;
-
-static void run_collapse(const void *job, kvi_device *dev, size_t first, size_t n, float *out)
-{
-    const stream_job         *j = job;
-    const kvi_collapse_params p = {.h = j->h + first * j->copies * j->width, .pre = j->pre + first * j->copies,
-                                   .y = out + first * j->width, .n_rows = n, .copies = j->copies, .width = j->width,
-                                   .flags = j->flags};
-
-    assert_int_equal(kvi_cpu_collapse(dev, &p, NULL), KVCSA_OK);
-}
-
-static void run_expand(const void *job, kvi_device *dev, size_t first, size_t n, float *out)
-{
-    const stream_job       *j = job;
-    const size_t            row = (size_t)j->copies * j->width;
-    const kvi_expand_params p = {.h = out + first * row, .y = j->y + first * j->width, .post = j->pre + first * j->copies,
-                                 .comb = j->comb + first * j->copies * j->copies, .n_rows = n, .copies = j->copies,
-                                 .width = j->width, .flags = j->flags};
-
-    memcpy(p.h, j->h + first * row, n * row * sizeof *p.h);
-    assert_int_equal(kvi_cpu_expand(dev, &p, NULL), KVCSA_OK);
-}
-
 enum { STREAM_ROWS = 11 };
 
 static void check_stream(uint32_t copies, uint32_t width)
@@ -251,26 +184,6 @@ static void test_expand_stays_inside(void **state)
 
 /* ------------------------------------------------------------------ Engram gate */
 
-typedef struct engram_job {
-    const float *h;
-    const float *kv;
-    const float *qk;
-    uint32_t     copies;
-    uint32_t     width;
-    uint32_t     flags;
-} engram_job;
-
-static void run_engram(const void *job, kvi_device *dev, size_t first, size_t n, float *out)
-{
-    const engram_job            *j = job;
-    const size_t                 row = (size_t)j->copies * j->width;
-    const kvi_engram_gate_params p = {.h = out + first * row, .kv = j->kv + first * (row + j->width), .qk = j->qk, .n_rows = n,
-                                      .copies = j->copies, .width = j->width, .eps = 1e-20f, .flags = j->flags};
-
-    memcpy(p.h, j->h + first * row, n * row * sizeof *p.h);
-    assert_int_equal(kvi_cpu_engram_gate(dev, &p, NULL), KVCSA_OK);
-}
-
 static void check_engram(uint32_t copies, uint32_t width, size_t n_rows)
 {
     const size_t row = (size_t)copies * width;
@@ -286,38 +199,8 @@ static void check_engram(uint32_t copies, uint32_t width, size_t n_rows)
     fill(kv, n_rows * (row + width), 1.0f);
     fill(qk, row, 2.0f);
     check_invariance(run_engram, &job, n_rows, row, y);
-    for (size_t i = 0; i < n_rows * copies; i++) {
-        const size_t r = i / copies;
-        const size_t c = i % copies;
-        const float *a = h + i * width;
-        const float *key = kv + r * (row + width) + c * width;
-        const float *value = kv + r * (row + width) + row;
-        double       aa = 0;
-        double       kk = 0;
-        double       dot = 0;
-        double       size = 0;
-        double       error;
-        double       gate;
-
-        for (size_t q = 0; q < width; q++) {
-            const double product = (double)a[q] * (double)qk[c * width + q] * (double)key[q];
-
-            aa += (double)a[q] * (double)a[q];
-            kk += (double)key[q] * (double)key[q];
-            dot += product;
-            size += fabs(product);
-        }
-        aa = 1 / sqrt(aa / width);
-        kk = 1 / sqrt(kk / width);
-        dot *= aa * kk / sqrt(width);
-        /* of dot: the sum, and n/16 + 20 roundings of its factors; the root's slope is at most 1 / (2 sqrt 1e-6) and so
-         * |root - root'| <= min(error / (2 sqrt |dot| - ...), sqrt error): the second always holds; sigmoid's slope 1/4 */
-        error = (width / 16.0 + 30) * U * size * aa * kk / sqrt(width);
-        error = fmin(sqrt(error), fabs(dot) > 2 * error ? error / sqrt(fabs(dot)) : 1.0);
-        gate = sigmoid(copysign(sqrt(fmax(fabs(dot), 1e-6)), dot));
-        for (size_t q = 0; q < width; q++)
-            assert_within(y[i * width + q], (double)a[q] + gate * (double)value[q], error / 4 + 8 * U);
-    }
+    for (size_t i = 0; i < n_rows * copies; i++)
+        assert_engram_exact(&job, i / copies, i % copies, y + i * width, 8 * U);
     job.flags = KVI_OP_ROUND_BF16;
     check_invariance(run_engram, &job, n_rows, row, rounded);
     round_all(y, n_rows * row);

@@ -144,6 +144,25 @@ static uint32_t history_of(const uint32_t *ids, uint32_t pos, uint32_t ngram, ui
     return n;
 }
 
+/* Both layers of a tiny geometry at six positions. */
+static void check_six(const kvi_config *c, const uint32_t *ids, const uint64_t want[2][6][4])
+{
+    kvcsa_allocator a = libc_allocator();
+    kvi_engram_hash h;
+
+    assert_int_equal(kvi_engram_hash_init(&h, c, 2, &a, NULL), KVCSA_OK);
+    for (uint32_t layer = 0; layer < 2; layer++)
+        for (uint32_t p = 0; p < 6; p++) {
+            uint32_t       history[KVI_MAX_NGRAM];
+            const uint32_t n = history_of(ids, p, 3, history);
+            uint64_t       rows[4];
+
+            kvi_engram_rows(&h, layer, history, n, rows);
+            assert_memory_equal(rows, want[layer][p], sizeof rows);
+        }
+    kvi_engram_hash_fini(&h, c, &a);
+}
+
 static void test_engram_rows_match_golden(void **state)
 {
     static const uint32_t ids[] = {0, 15, 171, 5, 258, 2};
@@ -161,23 +180,11 @@ static void test_engram_rows_match_golden(void **state)
          {52, 462, 704, 930},
          {97, 273, 576, 756}},
     };
-    kvcsa_allocator a = libc_allocator();
-    kvi_config      c;
-    kvi_engram_hash h;
+    kvi_config c;
 
     (void)state;
     load_config(T1_CONFIG, &c);
-    assert_int_equal(kvi_engram_hash_init(&h, &c, 2, &a, NULL), KVCSA_OK);
-    for (uint32_t layer = 0; layer < 2; layer++)
-        for (uint32_t p = 0; p < 6; p++) {
-            uint32_t       history[KVI_MAX_NGRAM];
-            const uint32_t n = history_of(ids, p, 3, history);
-            uint64_t       rows[4];
-
-            kvi_engram_rows(&h, layer, history, n, rows);
-            assert_memory_equal(rows, want[layer][p], sizeof rows);
-        }
-    kvi_engram_hash_fini(&h, &c, &a);
+    check_six(&c, ids, want);
 }
 
 /* The tiny geometry of docs/formats.md with a gap in the text (id DEAD at position 3), and the
@@ -222,13 +229,7 @@ static void test_engram_rows_stop_at_gap(void **state)
     (void)state;
     load_config(T1_CONFIG, &c);
     c.engram_compressed_vocab = 400;
-    assert_int_equal(kvi_engram_hash_init(&h, &c, 2, &a, NULL), KVCSA_OK);
-    for (uint32_t layer = 0; layer < 2; layer++)
-        for (uint32_t p = 0; p < 6; p++) {
-            kvi_engram_rows(&h, layer, history, history_of(small_ids, p, 3, history), rows);
-            assert_memory_equal(rows, small[layer][p], sizeof small[layer][p]);
-        }
-    kvi_engram_hash_fini(&h, &c, &a);
+    check_six(&c, small_ids, small);
 
     load_config(RELEASE_CONFIG, &c);
     assert_int_equal(kvi_engram_hash_init(&h, &c, 2, &a, NULL), KVCSA_OK);

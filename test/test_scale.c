@@ -39,25 +39,13 @@ static void start_pool(world *w, uint64_t budget, uint32_t evict, int counted)
     assert_ok(kvcsa_pool_create(&p, &w->pool, &err));
 }
 
-static kvcsa_model *plan_model(const char *path)
-{
-    kvcsa_model_params p;
-    kvcsa_model       *m = NULL;
-    kvcsa_error        err;
-
-    kvcsa_model_params_default(&p, sizeof p);
-    p.flags = KVCSA_MODEL_PLAN_ONLY;
-    assert_ok(kvcsa_model_open(path, &p, &m, &err));
-    return m;
-}
-
 static int set_up(void **state)
 {
     world *w = calloc(1, sizeof *w);
 
     assert_non_null(w);
     fault_alloc_init(&w->fa);
-    w->model = plan_model(RELEASE_CONFIG);
+    w->model = host_plan(RELEASE_CONFIG, NULL, NULL);
     w->ids = malloc(N_IDS * sizeof *w->ids);
     assert_non_null(w->ids);
     host_tokens(w->ids, N_IDS, 31);
@@ -507,7 +495,7 @@ static size_t memory_with_limit(world *w, const char *limit, size_t n)
     assert_true(fd >= 0);
     assert_int_equal(write(fd, edited, strlen(edited)), strlen(edited));
     close(fd);
-    w->model = plan_model(path);
+    w->model = host_plan(path, NULL, NULL);
     unlink(path);
     s = session_of(w, n);
     bytes = w->fa.n_bytes - empty;

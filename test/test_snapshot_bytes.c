@@ -22,14 +22,10 @@ typedef struct fixture {
 
 static int set_up(void **state)
 {
-    fixture           *f = calloc(1, sizeof *f);
-    kvcsa_model_params mp;
-    kvcsa_error        err;
+    fixture *f = calloc(1, sizeof *f);
 
     assert_non_null(f);
-    kvcsa_model_params_default(&mp, sizeof mp);
-    mp.block_tokens = 16;
-    assert_ok(kvcsa_model_open(T1_DIR, &mp, &f->model, &err));
+    f->model = host_model_in_blocks(16);
     snap_run_make(&f->run, f->model, 321);
     f->pool = host_pool(1, 0);
     f->a = snap_session(&f->run, f->pool, f->model, NA);

@@ -64,6 +64,13 @@ static inline void check_pool_empties(kvcsa_pool *pool)
     host_pool_is_idle(pool);
 }
 
+/* The same, and the end of the pool. */
+static inline void close_pool(kvcsa_pool *pool)
+{
+    check_pool_empties(pool);
+    kvcsa_pool_release(&pool);
+}
+
 /* ------------------------------------------------------------------ sessions */
 
 static inline kvcsa_session_params session_defaults(void)

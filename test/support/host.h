@@ -45,6 +45,35 @@ static inline kvcsa_model *host_model(const char *dir)
     return m;
 }
 
+/* T1 in blocks of that many tokens. */
+static inline kvcsa_model *host_model_in_blocks(uint32_t block_tokens)
+{
+    kvcsa_model_params p;
+    kvcsa_model       *m = NULL;
+    kvcsa_error        err;
+
+    kvcsa_model_params_default(&p, sizeof p);
+    p.block_tokens = block_tokens;
+    assert_ok(kvcsa_model_open(T1_DIR, &p, &m, &err));
+    return m;
+}
+
+/* A plan without weights; plan = changes to it, allocator may be NULL. */
+static inline kvcsa_model *host_plan(const char *path, const char *plan,
+                                     const kvcsa_allocator *allocator)
+{
+    kvcsa_model_params p;
+    kvcsa_model       *m = NULL;
+    kvcsa_error        err;
+
+    kvcsa_model_params_default(&p, sizeof p);
+    p.flags = KVCSA_MODEL_PLAN_ONLY;
+    p.plan = plan;
+    p.allocator = allocator;
+    assert_ok(kvcsa_model_open(path, &p, &m, &err));
+    return m;
+}
+
 static inline kvcsa_pool *host_pool(uint32_t n_threads, uint64_t budget)
 {
     kvcsa_pool_params p;

@@ -107,6 +107,14 @@ static inline void snap_dir_remove(snap_dir *d) /* with one level of folders */
     assert_int_equal(rmdir(d->path), 0);
 }
 
+/* The end of a test with one file and one session. */
+static inline void snap_put_away(const snap_path *file, kvcsa_session *s, kvcsa_pool *pool)
+{
+    assert_int_equal(unlink(file->text), 0);
+    kvcsa_session_release(&s);
+    kvcsa_pool_release(&pool);
+}
+
 static inline uint64_t snap_file_size(const char *path)
 {
     struct stat st;

@@ -1,62 +1,12 @@
-/* kvcsa_model_serving_cost, kvcsa_model_resume_cost, kvcsa_agent_get_cost: figures that were worked
- * out by hand elsewhere, naive counts beside the formulas, and every wrong call. */
-#include <math.h>
-
+/* kvcsa_model_serving_cost: figures that were worked out by hand elsewhere, naive sums beside the
+ * formulas, and every wrong call. */
+#include "support/cost_case.h"
 #include "support/fault_alloc.h"
-#include "support/host.h"
 #include "support/prng.h"
 
-#define V41_CONFIG "test/data/v41-flash-config.json"
-#define CONFIGS "test/data/configs/"
-#define ANY_LENGTH "{\"max_tokens\": 1048576}" /* beyond the length that a model was trained for */
-#define MI UINT64_C(1048576)
 #define V41_EXPERT UINT64_C(18800640) /* 3 x 5120 x 2304 channels of FP4 with a scale per 32 */
 
-/* |a - b| within half a digit of what was printed. */
-#define assert_printed(a, b, half_digit)                                                           \
-    do {                                                                                           \
-        const double a_ = (a);                                                                     \
-        if (!(fabs(a_ - (b)) <= (half_digit)))                                                     \
-            fail_msg("%s is %.10g, printed as %.10g", #a, a_, (double)(b));                        \
-    } while (0)
-
-#define assert_double(a, b)                                                                        \
-    do {                                                                                           \
-        const double a_ = (a);                                                                     \
-        const double b_ = (b);                                                                     \
-        if (!(fabs(a_ - b_) <= 1e-12 * fabs(b_)))                                                  \
-            fail_msg("%s is %.17g, %s is %.17g", #a, a_, #b, b_);                                  \
-    } while (0)
-
 static uint64_t seed = 1;
-
-static kvcsa_model *open_with(const char *path, const char *plan, const kvcsa_allocator *allocator)
-{
-    kvcsa_model_params p;
-    kvcsa_model       *m = NULL;
-    kvcsa_error        err;
-
-    kvcsa_model_params_default(&p, sizeof p);
-    p.flags = KVCSA_MODEL_PLAN_ONLY;
-    p.plan = plan;
-    p.allocator = allocator;
-    assert_ok(kvcsa_model_open(path, &p, &m, &err));
-    return m;
-}
-
-static kvcsa_model *open_plan(const char *path)
-{
-    return open_with(path, NULL, NULL);
-}
-
-static kvcsa_cost cost_of(const kvcsa_model *m, uint64_t n_tokens)
-{
-    kvcsa_cost  c = {.struct_size = sizeof c};
-    kvcsa_error err;
-
-    assert_ok(kvcsa_model_cost(m, n_tokens, &c, &err));
-    return c;
-}
 
 static kvcsa_serving_params serving_params(uint64_t n_tokens, uint64_t n_users)
 {
@@ -76,8 +26,6 @@ static kvcsa_serving_cost serve(const kvcsa_model *m, const kvcsa_serving_params
     assert_ok(kvcsa_model_serving_cost(m, p, &c, &err));
     return c;
 }
-
-/* ------------------------------------------------------------------ serving */
 
 /* Bytes that one step of one sequence reads; 0 = not to the byte, but as printed, in GB. */
 static void test_reads_per_step(void **state)
@@ -118,7 +66,7 @@ static void test_reads_per_step(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        kvcsa_model *m = open_with(models[i].file, ANY_LENGTH, NULL);
+        kvcsa_model *m = host_plan(models[i].file, ANY_LENGTH, NULL);
 
         for (size_t k = 0; k < 4; k++) {
             const kvcsa_serving_params p = serving_params(lengths[k], 1);
@@ -157,7 +105,7 @@ static void test_thirty_users_of_every_generation(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        kvcsa_model         *m = open_with(models[i].file, ANY_LENGTH, NULL);
+        kvcsa_model         *m = host_plan(models[i].file, ANY_LENGTH, NULL);
         kvcsa_serving_params p = serving_params(MI, 30);
         const uint64_t       windows = 30 * cost_of(m, MI).const_bytes;
         kvcsa_serving_cost   c;
@@ -175,7 +123,7 @@ static void test_thirty_users_of_every_generation(void **state)
 
 static void test_thirty_users_at_a_million(void **state)
 {
-    kvcsa_model         *m = open_plan(V41_CONFIG);
+    kvcsa_model         *m = host_plan(V41_CONFIG, NULL, NULL);
     kvcsa_serving_params p = serving_params(MI, 30);
     kvcsa_serving_cost   c;
     double               left_out = 1;
@@ -212,7 +160,7 @@ static void test_thirty_users_at_a_million(void **state)
 /* What is left at 0 is the model's. */
 static void test_experts_of_the_model(void **state)
 {
-    kvcsa_model         *m = open_plan(V41_CONFIG);
+    kvcsa_model         *m = host_plan(V41_CONFIG, NULL, NULL);
     kvcsa_model_info     info = {.struct_size = sizeof info};
     kvcsa_serving_params p = serving_params(1000, 1);
     kvcsa_error          err;
@@ -233,7 +181,7 @@ static void test_experts_of_the_model(void **state)
 /* One latent for all heads: every device of a tensor-parallel group holds all of it. */
 static void test_v41_on_four_devices(void **state)
 {
-    kvcsa_model         *m = open_plan(V41_CONFIG);
+    kvcsa_model         *m = host_plan(V41_CONFIG, NULL, NULL);
     kvcsa_serving_params p = serving_params(128000, 8);
     kvcsa_serving_params longer = serving_params(128128, 8);
     const uint64_t       one = cost_of(m, 128000).resident_bytes;
@@ -316,7 +264,7 @@ static void test_heads_over_devices(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        kvcsa_model     *m = open_with(models[i].file, ANY_LENGTH, NULL);
+        kvcsa_model     *m = host_plan(models[i].file, ANY_LENGTH, NULL);
         const kvcsa_cost k = cost_of(m, 3000);
         const uint64_t   split = k.read_bytes - k.index_read_bytes - k.state_bytes;
 
@@ -346,7 +294,7 @@ static void test_rate_on_a_device(void **state)
         uint32_t n_devices;
         double   rate;
     } rows[] = {{1, 131072}, {2, 65536}, {3, 49152}, {4, 32768}, {8, 16384}, {16, 16384}};
-    kvcsa_model *m = open_plan(CONFIGS "llama3-8b.json");
+    kvcsa_model *m = host_plan(CONFIGS "llama3-8b.json", NULL, NULL);
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -389,7 +337,7 @@ static void add_up(const kvcsa_model *m, const kvcsa_serving_params *p, kvcsa_se
 
 static void test_serving_equals_a_naive_sum(void **state)
 {
-    kvcsa_model *m = open_plan(V41_CONFIG); /* one head: a device has all of what it holds */
+    kvcsa_model *m = host_plan(V41_CONFIG, NULL, NULL); /* one head: a device has all of what it holds */
     prng         r;
 
     (void)state;
@@ -421,7 +369,7 @@ static void test_serving_equals_a_naive_sum(void **state)
 /* max_users fit, and one more does not. */
 static void test_max_users_is_where_memory_ends(void **state)
 {
-    kvcsa_model *m = open_plan(V41_CONFIG);
+    kvcsa_model *m = host_plan(V41_CONFIG, NULL, NULL);
     prng         r;
 
     (void)state;
@@ -446,7 +394,7 @@ static void test_max_users_is_where_memory_ends(void **state)
 
 static void test_serving_nothing(void **state)
 {
-    kvcsa_model         *m = open_plan(V41_CONFIG);
+    kvcsa_model         *m = host_plan(V41_CONFIG, NULL, NULL);
     kvcsa_serving_params p = serving_params(0, 1);
     kvcsa_serving_cost   c = {.struct_size = sizeof c};
     kvcsa_error          err;
@@ -466,7 +414,7 @@ static void test_serving_nothing(void **state)
 
 static void test_serving_refuses(void **state)
 {
-    kvcsa_model         *m = open_plan(V41_CONFIG);
+    kvcsa_model         *m = host_plan(V41_CONFIG, NULL, NULL);
     kvcsa_serving_params p = serving_params(1000, 2);
     kvcsa_serving_params bad;
     kvcsa_serving_cost   c = {.struct_size = sizeof c};
@@ -474,15 +422,8 @@ static void test_serving_refuses(void **state)
 
     (void)state;
 #define REFUSED(change, status, fragment)                                                          \
-    do {                                                                                           \
-        bad = p;                                                                                   \
-        change;                                                                                    \
-        memset(&c, 0xEE, sizeof c);                                                                \
-        c.struct_size = sizeof c;                                                                  \
-        assert_fails(kvcsa_model_serving_cost(m, &bad, &c, &err), status, fragment);               \
-        assert_int_equal(c.resident_bytes, 0);                                                     \
-        assert_true(c.device_rate == 0);                                                           \
-    } while (0)
+    REFUSED_BY(kvcsa_model_serving_cost(m, &bad, &c, &err), c.resident_bytes == 0 && c.device_rate == 0,\
+               change, status, fragment)
     REFUSED(bad.n_users = 0, KVCSA_ERR_ARG, "n_users is 0");
     REFUSED(bad.n_devices = 0, KVCSA_ERR_ARG, "n_devices is 0");
     REFUSED(bad.n_shared_tokens = 1001, KVCSA_ERR_ARG, "n_shared_tokens is 1001");
@@ -515,7 +456,7 @@ static void test_serving_refuses(void **state)
 /* Of 2^63 - 1 bytes: the last sum that fits, and one sequence more. */
 static void test_serving_up_to_the_limit(void **state)
 {
-    kvcsa_model         *m = open_plan(V41_CONFIG);
+    kvcsa_model         *m = host_plan(V41_CONFIG, NULL, NULL);
     const uint64_t       read = cost_of(m, 1000).read_bytes;
     const uint64_t       held = cost_of(m, 10).resident_bytes; /* a whole block for ten tokens */
     kvcsa_serving_params p = serving_params(1000, INT64_MAX / read);
@@ -547,7 +488,7 @@ static void test_serving_without_memory(void **state)
 
     (void)state;
     fault_alloc_init(&fa);
-    m = open_with(V41_CONFIG, NULL, &fa.hook);
+    m = host_plan(V41_CONFIG, NULL, &fa.hook);
     p.n_devices = 3;
     do {
         fault_alloc_fail_at(&fa, ++n);
@@ -559,327 +500,6 @@ static void test_serving_without_memory(void **state)
     fault_alloc_fail_at(&fa, 0);
     kvcsa_model_release(&m);
     assert_true(fault_alloc_is_clean(&fa));
-}
-
-/* ------------------------------------------------------------------ load or recompute */
-
-static kvcsa_resume_params resume_params(uint64_t n_tokens)
-{
-    kvcsa_resume_params p;
-
-    kvcsa_resume_params_default(&p, sizeof p);
-    p.n_tokens = n_tokens;
-    p.tier_bytes_per_second = 5e9;
-    p.flops_per_token = 16e9;
-    p.flops_per_second = 400e12;
-    return p;
-}
-
-static kvcsa_resume_cost resume(const kvcsa_model *m, const kvcsa_resume_params *p)
-{
-    kvcsa_resume_cost c = {.struct_size = sizeof c};
-    kvcsa_error       err;
-
-    assert_ok(kvcsa_model_resume_cost(m, p, &c, &err));
-    return c;
-}
-
-static void test_v41_load_or_recompute(void **state)
-{
-    kvcsa_model        *m = open_plan(V41_CONFIG);
-    kvcsa_resume_params p = resume_params(50000);
-    kvcsa_resume_cost   c = resume(m, &p);
-
-    (void)state;
-    assert_int_equal(c.n_bytes, 44500000);
-    assert_printed(c.load_seconds / 50000 * 1e6, 0.18, 0.005);
-    assert_printed(c.recompute_seconds / 50000 * 1e6, 40, 1e-9);
-    assert_true(c.ratio > 200);
-    assert_double(c.ratio, c.recompute_seconds / c.load_seconds);
-    assert_true(c.replay_seconds == 0 && c.n_parked == 0);
-    assert_double(c.break_even_bytes_per_second, 44500000 / 2.0);
-    p.n_replay_tokens = 128;
-    p.tier_bytes = 100e6;
-    c = resume(m, &p);
-    assert_double(c.replay_seconds, 128 * 40e-6);
-    assert_double(c.ratio, 2 / (0.0089 + 0.00512));
-    assert_true(c.n_parked == 2);
-    p.tier_bytes_per_second = c.break_even_bytes_per_second;
-    assert_double(resume(m, &p).ratio, 1);
-    p.n_tokens = MI;
-    p.n_replay_tokens = 0;
-    p.tier_bytes_per_second = 64e9;
-    assert_printed(resume(m, &p).load_seconds, 0.015, 0.0005);
-    p.tier_bytes_per_second = 5e9;
-    assert_printed(resume(m, &p).load_seconds, 0.19, 0.005);
-    assert_int_equal(cost_of(m, MI).index_part_bytes, 170 * 128); /* what must stay near */
-    kvcsa_model_release(&m);
-}
-
-/* A hit of 50,000 tokens, in MB as printed. */
-static void test_bytes_of_a_hit(void **state)
-{
-    static const struct {
-        const char *file;
-        double      megabytes, half_digit;
-    } models[] = {{V41_CONFIG, 44.5, 0.05},
-                  {CONFIGS "deepseek-v4-flash.json", 175.7, 0.05},
-                  {CONFIGS "deepseek-v3.2.json", 2400, 5},
-                  {CONFIGS "deepseek-67b.json", 19500, 50}};
-
-    (void)state;
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        kvcsa_model              *m = open_with(models[i].file, ANY_LENGTH, NULL);
-        const kvcsa_resume_params p = resume_params(50000);
-
-        assert_printed((double)resume(m, &p).n_bytes / 1e6, models[i].megabytes,
-                       models[i].half_digit);
-        kvcsa_model_release(&m);
-    }
-}
-
-/* A dense model of 67 billion parameters with grouped queries: four times, not two hundred. */
-static void test_67b_load_or_recompute(void **state)
-{
-    kvcsa_model        *m = open_plan(CONFIGS "deepseek-67b.json");
-    kvcsa_resume_params p = resume_params(1000);
-    kvcsa_resume_cost   c;
-
-    (void)state;
-    p.flops_per_token = 134e9;
-    c = resume(m, &p);
-    assert_printed(c.load_seconds / 1000 * 1e6, 78, 0.5);
-    assert_printed(c.recompute_seconds / 1000 * 1e6, 335, 0.5);
-    assert_printed(c.ratio, 4, 0.5);
-    kvcsa_model_release(&m);
-}
-
-/* Nothing but windows: nothing to load, and all of them to run again. */
-static void test_resume_of_windows_only(void **state)
-{
-    kvcsa_model        *m = open_plan(CONFIGS "mistral-7b-v0.1.json");
-    kvcsa_resume_params p = resume_params(8192);
-    kvcsa_resume_cost   c = resume(m, &p);
-
-    (void)state;
-    assert_int_equal(c.n_bytes, 0);
-    assert_true(isinf(c.ratio) && c.break_even_bytes_per_second == 0);
-    p.n_replay_tokens = 4096;
-    assert_double(resume(m, &p).ratio, 2);
-    kvcsa_model_release(&m);
-}
-
-static void test_resume_that_never_pays(void **state)
-{
-    kvcsa_model        *m = open_plan(V41_CONFIG);
-    kvcsa_resume_params p = resume_params(100);
-    kvcsa_resume_cost   c;
-
-    (void)state;
-    p.n_replay_tokens = 128; /* no more than there are */
-    c = resume(m, &p);
-    assert_double(c.replay_seconds, c.recompute_seconds);
-    assert_true(isinf(c.break_even_bytes_per_second));
-    assert_true(c.ratio > 0 && c.ratio < 1);
-    p.n_tokens = 0;
-    p.tier_bytes = 1;
-    c = resume(m, &p);
-    assert_int_equal(c.n_bytes, 0);
-    assert_true(c.ratio == 0 && c.load_seconds == 0 && c.recompute_seconds == 0);
-    assert_true(isinf(c.break_even_bytes_per_second) && isinf(c.n_parked));
-    kvcsa_model_release(&m);
-}
-
-static void test_resume_refuses(void **state)
-{
-    kvcsa_model              *m = open_plan(V41_CONFIG);
-    const kvcsa_resume_params p = resume_params(1000);
-    kvcsa_resume_params       bad;
-    kvcsa_resume_cost         c = {.struct_size = sizeof c};
-    kvcsa_error               err;
-
-    (void)state;
-#define REFUSED(change, status, fragment)                                                          \
-    do {                                                                                           \
-        bad = p;                                                                                   \
-        change;                                                                                    \
-        memset(&c, 0xEE, sizeof c);                                                                \
-        c.struct_size = sizeof c;                                                                  \
-        assert_fails(kvcsa_model_resume_cost(m, &bad, &c, &err), status, fragment);                \
-        assert_int_equal(c.n_bytes, 0);                                                            \
-        assert_true(c.n_parked == 0);                                                              \
-    } while (0)
-    REFUSED(bad.n_tokens = MI + 1, KVCSA_ERR_LIMIT, "n_tokens");
-    REFUSED(bad.tier_bytes_per_second = 0, KVCSA_ERR_ARG, "tier_bytes_per_second is 0");
-    REFUSED(bad.tier_bytes_per_second = -5, KVCSA_ERR_ARG, "tier_bytes_per_second is -5");
-    REFUSED(bad.tier_bytes_per_second = NAN, KVCSA_ERR_ARG, "tier_bytes_per_second");
-    REFUSED(bad.tier_bytes_per_second = INFINITY, KVCSA_ERR_ARG, "tier_bytes_per_second");
-    REFUSED(bad.tier_bytes_per_second = 1e-308, KVCSA_ERR_LIMIT, "too long");
-    REFUSED(bad.flops_per_second = 0, KVCSA_ERR_ARG, "flops_per_second");
-    REFUSED(bad.flops_per_second = NAN, KVCSA_ERR_ARG, "flops_per_second");
-    REFUSED(bad.flops_per_second = 1e-300, KVCSA_ERR_LIMIT, "too long");
-    REFUSED(bad.flops_per_token = 0, KVCSA_ERR_ARG, "flops_per_token");
-    REFUSED(bad.flops_per_token = -INFINITY, KVCSA_ERR_ARG, "flops_per_token");
-    REFUSED(bad.flops_per_token = 1e308, KVCSA_ERR_LIMIT, "too long");
-    REFUSED(bad.tier_bytes = -1, KVCSA_ERR_ARG, "tier_bytes");
-    REFUSED(bad.tier_bytes = NAN, KVCSA_ERR_ARG, "tier_bytes");
-    REFUSED(bad.reserved = 7, KVCSA_ERR_UNSUPPORTED, "reserved is 7");
-    REFUSED(bad.struct_size = 8, KVCSA_ERR_ARG, "struct_size");
-#undef REFUSED
-    assert_fails(kvcsa_model_resume_cost(m, NULL, &c, &err), KVCSA_ERR_ARG, "must be a number > 0");
-    assert_fails(kvcsa_model_resume_cost(NULL, &p, &c, &err), KVCSA_ERR_ARG, "model is NULL");
-    assert_fails(kvcsa_model_resume_cost(m, &p, NULL, &err), KVCSA_ERR_ARG, "cost is NULL");
-    c.struct_size = 1;
-    assert_fails(kvcsa_model_resume_cost(m, &p, &c, &err), KVCSA_ERR_ARG, "struct_size");
-    kvcsa_resume_params_default(NULL, sizeof p);
-    kvcsa_model_release(&m);
-}
-
-/* ------------------------------------------------------------------ agents */
-
-static kvcsa_agent_params agent_params(uint64_t n_calls, uint64_t context, uint64_t tool,
-                                       uint64_t generated)
-{
-    kvcsa_agent_params p;
-
-    kvcsa_agent_params_default(&p, sizeof p);
-    p.n_calls = n_calls;
-    p.context_tokens = context;
-    p.tool_tokens = tool;
-    p.generated_tokens = generated;
-    return p;
-}
-
-static kvcsa_agent_cost agent(const kvcsa_agent_params *p)
-{
-    kvcsa_agent_cost c = {.struct_size = sizeof c};
-    kvcsa_error      err;
-
-    assert_ok(kvcsa_agent_get_cost(p, &c, &err));
-    return c;
-}
-
-static void test_agent_at_list_prices(void **state)
-{
-    static const struct {
-        uint64_t tool;
-        uint32_t reread;
-        double   hit, miss, output;         /* prices of a million tokens */
-        double   hits, misses, out;         /* tokens */
-        double   cost, share;               /* of hits, in percent */
-        double   uncached, factor;          /* 0 = not printed */
-        double   half_cost, half_uncached;  /* half of the last printed digit */
-    } rows[] = {
-        {0, 0, 0.003, 0.15, 0.60, 2.450e6, 50e3, 10e3, 0.0209, 35, 0.381, 18.3, 5e-5, 5e-4},
-        {0, 0, 0.022, 0.66, 1.98, 2.450e6, 50e3, 10e3, 0.1067, 51, 1.670, 15.6, 5e-5, 5e-4},
-        {1000, 1, 0.003, 0.15, 0.60, 3.871e6, 99e3, 10e3, 0.0325, 36, 0, 0, 5e-5, 0},
-        {1000, 1, 0.022, 0.66, 1.98, 3.871e6, 99e3, 10e3, 0.1703, 50, 0, 0, 5e-5, 0},
-    };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        kvcsa_agent_params p = agent_params(50, 50000, rows[i].tool, 200);
-        kvcsa_agent_cost   c;
-
-        p.reread_generated = rows[i].reread;
-        p.hit_price = rows[i].hit;
-        p.miss_price = rows[i].miss;
-        p.output_price = rows[i].output;
-        c = agent(&p);
-        assert_int_equal(c.n_hit_tokens, (uint64_t)rows[i].hits);
-        assert_int_equal(c.n_miss_tokens, (uint64_t)rows[i].misses);
-        assert_int_equal(c.n_output_tokens, (uint64_t)rows[i].out);
-        assert_printed(c.cost, rows[i].cost, rows[i].half_cost);
-        assert_printed(100 * c.hit_cost / c.cost, rows[i].share, 0.5);
-        assert_double(c.cost, c.hit_cost + c.miss_cost + c.output_cost);
-        if (rows[i].uncached > 0) {
-            assert_printed(c.uncached_cost, rows[i].uncached, rows[i].half_uncached);
-            assert_printed(c.uncached_cost / c.cost, rows[i].factor, 0.05);
-        }
-    }
-}
-
-/* Call by call: a token of the context is a hit if the cache has it. */
-static void test_agent_equals_a_simulation(void **state)
-{
-    prng r;
-
-    (void)state;
-    prng_init(&r, seed + 2);
-    for (int i = 0; i < 500; i++) {
-        kvcsa_agent_params p = agent_params(1 + prng_below(&r, 40), prng_below(&r, 1000),
-                                            prng_below(&r, 100), prng_below(&r, 100));
-        uint64_t           cached = 0;
-        uint64_t           context = p.context_tokens;
-        uint64_t           hits = 0;
-        uint64_t           misses = 0;
-        kvcsa_agent_cost   c;
-
-        p.reread_generated = (uint32_t)prng_below(&r, 2);
-        p.hit_price = 1;
-        p.miss_price = 10;
-        p.output_price = 100;
-        for (uint64_t call = 0; call < p.n_calls; call++) {
-            hits += cached;
-            misses += context - cached;
-            context += p.reread_generated ? p.generated_tokens : 0;
-            cached = context;
-            context += p.tool_tokens;
-        }
-        c = agent(&p);
-        assert_int_equal(c.n_hit_tokens, hits);
-        assert_int_equal(c.n_miss_tokens, misses);
-        assert_int_equal(c.n_output_tokens, p.n_calls * p.generated_tokens);
-        assert_double(c.cost * 1e6, (double)(hits + 10 * misses + 100 * c.n_output_tokens));
-        assert_double(c.uncached_cost * 1e6,
-                      (double)(10 * (hits + misses) + 100 * c.n_output_tokens));
-    }
-}
-
-static void test_agent_refuses(void **state)
-{
-    const kvcsa_agent_params p = agent_params(50, 50000, 1000, 200);
-    kvcsa_agent_params       bad;
-    kvcsa_agent_cost         c = {.struct_size = sizeof c};
-    kvcsa_error              err;
-
-    (void)state;
-    assert_int_equal(p.reread_generated, 1);
-#define REFUSED(change, status, fragment)                                                          \
-    do {                                                                                           \
-        bad = p;                                                                                   \
-        change;                                                                                    \
-        memset(&c, 0xEE, sizeof c);                                                                \
-        c.struct_size = sizeof c;                                                                  \
-        assert_fails(kvcsa_agent_get_cost(&bad, &c, &err), status, fragment);                      \
-        assert_int_equal(c.n_hit_tokens, 0);                                                       \
-        assert_true(c.uncached_cost == 0);                                                         \
-    } while (0)
-    REFUSED(bad.n_calls = 0, KVCSA_ERR_ARG, "n_calls is 0");
-    REFUSED(bad.reread_generated = 2, KVCSA_ERR_ARG, "reread_generated is 2");
-    REFUSED(bad.hit_price = NAN, KVCSA_ERR_ARG, "hit_price");
-    REFUSED(bad.miss_price = -0.1, KVCSA_ERR_ARG, "miss_price");
-    REFUSED(bad.output_price = INFINITY, KVCSA_ERR_ARG, "output_price");
-    REFUSED(bad.reserved = 1, KVCSA_ERR_UNSUPPORTED, "reserved");
-    REFUSED(bad.n_calls = UINT64_MAX, KVCSA_ERR_LIMIT, "2^63");
-    REFUSED(bad.context_tokens = UINT64_MAX, KVCSA_ERR_LIMIT, "2^63");
-    REFUSED(bad.tool_tokens = UINT64_MAX / 49, KVCSA_ERR_LIMIT, "2^63");
-    REFUSED(bad.generated_tokens = UINT64_C(1) << 62, KVCSA_ERR_LIMIT, "2^63");
-    REFUSED((bad.n_calls = 1, bad.context_tokens = UINT64_C(1) << 63), KVCSA_ERR_LIMIT, "2^63");
-    /* hits and misses fit, and their sum does not */
-    REFUSED((bad = agent_params(2, UINT64_C(1) << 62, 0, 0)), KVCSA_ERR_LIMIT, "2^63");
-    REFUSED(bad.hit_price = 1e308, KVCSA_ERR_LIMIT, "cost");
-    REFUSED(bad.struct_size = sizeof bad - 8, KVCSA_ERR_ARG, "struct_size");
-#undef REFUSED
-    assert_fails(kvcsa_agent_get_cost(NULL, &c, &err), KVCSA_ERR_ARG, "n_calls");
-    assert_fails(kvcsa_agent_get_cost(&p, NULL, &err), KVCSA_ERR_ARG, "cost is NULL");
-    c.struct_size = sizeof c - 8;
-    assert_fails(kvcsa_agent_get_cost(&p, &c, &err), KVCSA_ERR_ARG, "struct_size");
-    kvcsa_agent_params_default(NULL, sizeof p);
-    bad = agent_params(1, INT64_MAX, 5, 0); /* just fits */
-    assert_int_equal(agent(&bad).n_miss_tokens, INT64_MAX);
-    bad = agent_params(1, 0, 0, 0);
-    assert_int_equal(agent(&bad).n_hit_tokens + agent(&bad).n_miss_tokens, 0);
 }
 
 int main(int argc, char **argv)
@@ -898,15 +518,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_serving_refuses),
         cmocka_unit_test(test_serving_up_to_the_limit),
         cmocka_unit_test(test_serving_without_memory),
-        cmocka_unit_test(test_v41_load_or_recompute),
-        cmocka_unit_test(test_bytes_of_a_hit),
-        cmocka_unit_test(test_67b_load_or_recompute),
-        cmocka_unit_test(test_resume_of_windows_only),
-        cmocka_unit_test(test_resume_that_never_pays),
-        cmocka_unit_test(test_resume_refuses),
-        cmocka_unit_test(test_agent_at_list_prices),
-        cmocka_unit_test(test_agent_equals_a_simulation),
-        cmocka_unit_test(test_agent_refuses),
     };
 
     seed = prng_seed(argc, argv, 20260101);
