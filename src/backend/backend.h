@@ -6,15 +6,47 @@
 #include "backend/op_params.h"
 #include "base/threads.h"
 
-#define KVI_BACKEND_ABI 3u
+#define KVI_BACKEND_ABI 4u
 
 typedef struct kvi_device kvi_device;
+
+/* What a plug-in may use of its host: it does not link to the library. */
+typedef struct kvi_host_ops {
+    uint32_t struct_size;
+    uint32_t reserved;
+    void   (*log)(void *user, int32_t level, const char *text); /* level as KVCSA_LOG_*; NULL = none */
+    void    *user;
+} kvi_host_ops;
+
+typedef struct kvi_device_info {
+    char     name[64];     /* of the device */
+    char     kernels[32];  /* of the images that it runs, for example "sm_80" */
+    uint64_t memory;       /* bytes of its own, 0 = it uses the host's */
+    uint64_t memory_free;
+    uint64_t numerics;     /* id of the order and rounding of sums: equal ids, equal bits */
+} kvi_device_info;
+
+enum { KVI_MEMORY_DEVICE = 0, KVI_MEMORY_PINNED = 1 }; /* pinned: the host's, fast to copy */
+enum { KVI_COPY_IN = 0, KVI_COPY_OUT = 1, KVI_COPY_WITHIN = 2 }; /* of device memory */
+
+/* A recorded sequence of operators that can be run again with the same arguments. */
+typedef struct kvi_graph kvi_graph;
 
 typedef struct kvi_device_params {
     const kvcsa_allocator *allocator; /* for scratch; outlives the device */
     kvi_threads           *threads;   /* outlives the device */
     uint32_t               cpu_flags; /* KVCSA_CPU_* that the CPU's kernels may use */
+    uint32_t               ordinal;   /* of the device among those of its kind */
+    const kvi_host_ops    *host;      /* NULL = none; copied */
 } kvi_device_params;
+
+/* X(name) for each operator; its parameters are a kvi_name_params of backend/op_params.h. */
+#define KVI_EACH_OPERATOR(X)                                                                       \
+    X(embed) X(linear) X(norm) X(rope) X(window_write) X(pool_pairs) X(entry_write)                \
+    X(index_query) X(index_score) X(candidates) X(hide) X(topk) X(attend) X(paged_attend) X(mix)   \
+    X(collapse) X(expand) X(route) X(moe) X(engram_gate)
+#define KVI_OPERATOR_SLOT(op)                                                                      \
+    kvcsa_status (*op)(kvi_device *dev, const kvi_##op##_params *p, kvcsa_error *err);
 
 /* Operators return OK or ERR_NOMEM (scratch) / ERR_BACKEND; outputs are then undefined. Several
  * threads may run operators of one device at a time. */
@@ -27,29 +59,33 @@ typedef struct kvi_backend_ops {
     kvcsa_status (*device_open)(const kvi_device_params *p, kvi_device **out, kvcsa_error *err);
     void         (*device_close)(kvi_device *dev); /* accepts NULL */
 
-    kvcsa_status (*embed)(kvi_device *dev, const kvi_embed_params *p, kvcsa_error *err);
-    kvcsa_status (*linear)(kvi_device *dev, const kvi_linear_params *p, kvcsa_error *err);
-    kvcsa_status (*norm)(kvi_device *dev, const kvi_norm_params *p, kvcsa_error *err);
-    kvcsa_status (*rope)(kvi_device *dev, const kvi_rope_params *p, kvcsa_error *err);
-    kvcsa_status (*window_write)(kvi_device *dev, const kvi_window_write_params *p,
+    KVI_EACH_OPERATOR(KVI_OPERATOR_SLOT)
+
+    /* From here on: devices with memory of their own. All NULL = operators take the host's memory and
+     * have finished when they return; otherwise they and copies are enqueued, in order, and `sync`
+     * waits for them and tells what went wrong meanwhile. */
+
+    /* 0 = nothing here can run, and why says so; the larger the better. */
+    int32_t      (*score)(const kvi_host_ops *host, char *why, size_t why_size);
+    void         (*describe)(kvi_device *dev, kvi_device_info *out);
+    /* ERR_NOMEM where the device has no room; contents are undefined. */
+    kvcsa_status (*mem_alloc)(kvi_device *dev, size_t size, uint32_t kind, void **out,
                   kvcsa_error *err);
-    kvcsa_status (*pool_pairs)(kvi_device *dev, const kvi_pool_pairs_params *p, kvcsa_error *err);
-    kvcsa_status (*entry_write)(kvi_device *dev, const kvi_entry_write_params *p, kvcsa_error *err);
-    kvcsa_status (*index_query)(kvi_device *dev, const kvi_index_query_params *p, kvcsa_error *err);
-    kvcsa_status (*index_score)(kvi_device *dev, const kvi_index_score_params *p, kvcsa_error *err);
-    kvcsa_status (*candidates)(kvi_device *dev, const kvi_candidates_params *p, kvcsa_error *err);
-    kvcsa_status (*hide)(kvi_device *dev, const kvi_hide_params *p, kvcsa_error *err);
-    kvcsa_status (*topk)(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err);
-    kvcsa_status (*attend)(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err);
-    kvcsa_status (*paged_attend)(kvi_device *dev, const kvi_paged_attend_params *p,
+    void         (*mem_free)(kvi_device *dev, void *ptr, uint32_t kind); /* accepts NULL; waits */
+    kvcsa_status (*mem_copy)(kvi_device *dev, void *to, const void *from, size_t size, uint32_t way,
                   kvcsa_error *err);
-    kvcsa_status (*mix)(kvi_device *dev, const kvi_mix_params *p, kvcsa_error *err);
-    kvcsa_status (*collapse)(kvi_device *dev, const kvi_collapse_params *p, kvcsa_error *err);
-    kvcsa_status (*expand)(kvi_device *dev, const kvi_expand_params *p, kvcsa_error *err);
-    kvcsa_status (*route)(kvi_device *dev, const kvi_route_params *p, kvcsa_error *err);
-    kvcsa_status (*moe)(kvi_device *dev, const kvi_moe_params *p, kvcsa_error *err);
-    kvcsa_status (*engram_gate)(kvi_device *dev, const kvi_engram_gate_params *p, kvcsa_error *err);
+    kvcsa_status (*mem_zero)(kvi_device *dev, void *ptr, size_t size, kvcsa_error *err);
+    kvcsa_status (*sync)(kvi_device *dev, kvcsa_error *err);
+    /* Between begin and end operators are recorded and not run; nothing may be allocated. */
+    kvcsa_status (*graph_begin)(kvi_device *dev, kvcsa_error *err);
+    kvcsa_status (*graph_end)(kvi_device *dev, kvi_graph **out, kvcsa_error *err);
+    kvcsa_status (*graph_run)(kvi_device *dev, kvi_graph *graph, kvcsa_error *err);
+    void         (*graph_free)(kvi_device *dev, kvi_graph *graph); /* accepts NULL */
 } kvi_backend_ops;
+
+/* The one symbol of a plug-in: NULL if it was not built for this abi. */
+#define KVI_BACKEND_QUERY "kvcsa_backend_query"
+typedef const kvi_backend_ops *(*kvi_backend_query_fn)(uint32_t abi);
 
 /* The built-in backend, for devices that are opened with these flags (cpu/cpu_flags.h). */
 const kvi_backend_ops *kvi_cpu_backend(uint32_t cpu_flags);
