@@ -1,5 +1,6 @@
 /* Instruction sets through the public interface: what a pool says about them; results that are the same bits with every set
  * that fuses multiply and add, and close to those without; snapshots between them. */
+#include "support/fp_mode.h"
 #include "support/snap.h"
 
 #include <math.h>
@@ -182,6 +183,39 @@ static void test_snapshot_moves_between_sets(void **state)
     snap_dir_remove(&dir);
 }
 
+/* A host built with -ffast-math flushes subnormals, others round otherwise or trap: neither logits nor tokens know it, with or
+ * without threads of the library, and the mode is the host's again afterwards. */
+static void test_host_floating_point_mode_changes_nothing(void **state)
+{
+    kvcsa_model         *model = host_model(TINY);
+    host_rows            want = run_with(model, 0, 1, 0);
+    kvcsa_sampler_params p;
+    kvcsa_error          err;
+    int32_t              token, other;
+
+    (void)state;
+    kvcsa_sampler_params_default(&p, sizeof p);
+    p.temperature = 0.9f;
+    p.seed = 4;
+    assert_ok(kvcsa_sample_logits(want.data, VOCAB, 7, &p, &token, &err));
+    for (uint32_t m = 0; m < N_FP_MODES; m++) {
+        host_rows got;
+        uint32_t  after;
+
+        fp_mode_set(fp_modes[m]);
+        got = run_with(model, 0, 1 + m % 2, 41);
+        assert_ok(kvcsa_sample_logits(want.data, VOCAB, 7, &p, &other, &err));
+        after = fp_mode_get();
+        fp_mode_set(FP_MODE_DEFAULT);
+        assert_int_equal(after, fp_modes[m]);
+        assert_int_equal(other, token);
+        assert_memory_equal(got.data, want.data, want.n * VOCAB * sizeof(float));
+        free(got.data);
+    }
+    free(want.data);
+    kvcsa_model_release(&model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +223,7 @@ int main(void)
         cmocka_unit_test(test_cpu_info_wrong_arguments),
         cmocka_unit_test(test_sets_give_the_bits_of_their_numerics),
         cmocka_unit_test(test_snapshot_moves_between_sets),
+        cmocka_unit_test(test_host_floating_point_mode_changes_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

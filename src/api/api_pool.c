@@ -1,4 +1,5 @@
 #include "api/api_call.h"
+#include "base/fpenv.h"
 #include "session/session.h"
 
 #include <string.h>
@@ -122,6 +123,7 @@ kvcsa_status kvcsa_pool_step(kvcsa_pool *pool, kvcsa_session *const *sessions, s
                              kvcsa_error *err)
 {
     kvcsa_step_params p = default_step_params;
+    uint64_t          mode;
     kvcsa_status      st;
 
     kvi_error_clear(err);
@@ -139,5 +141,8 @@ kvcsa_status kvcsa_pool_step(kvcsa_pool *pool, kvcsa_session *const *sessions, s
         if (sessions[i]->pool != pool)
             return kvi_fail(err, KVCSA_ERR_ARG, "sessions[%zu] belongs to another pool", i);
     }
-    return kvi_step(pool, sessions, n_sessions, &p, results, err);
+    mode = kvi_fp_enter();
+    st = kvi_step(pool, sessions, n_sessions, &p, results, err);
+    kvi_fp_leave(mode);
+    return st;
 }

@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "api/api_call.h"
+#include "base/fpenv.h"
 #include "session/sampler.h"
 #include "session/session.h"
 
@@ -357,6 +358,18 @@ static kvcsa_status import_sampler(kvcsa_sampler_params *ours, const kvcsa_sampl
     return KVI_IMPORT(*ours, theirs, "kvcsa_sampler_params", err);
 }
 
+/* kvi_sample in the mode that it needs. */
+static kvcsa_status sample(const kvcsa_allocator *a, const float *logits, uint32_t n_vocab,
+                           uint64_t position, const kvcsa_sampler_params *p, int32_t *token,
+                           kvcsa_error *err)
+{
+    const uint64_t     mode = kvi_fp_enter();
+    const kvcsa_status st = kvi_sample(a, logits, n_vocab, position, p, token, err);
+
+    kvi_fp_leave(mode);
+    return st;
+}
+
 kvcsa_status kvcsa_sample_logits(const float *logits, uint32_t n_vocab, uint64_t position,
                                  const kvcsa_sampler_params *params, int32_t *token,
                                  kvcsa_error *err)
@@ -372,7 +385,7 @@ kvcsa_status kvcsa_sample_logits(const float *logits, uint32_t n_vocab, uint64_t
     if ((st = import_sampler(&p, params, err)) != KVCSA_OK ||
         (st = kvi_allocator_import(NULL, &a, err)) != KVCSA_OK)
         return st;
-    return kvi_sample(&a, logits, n_vocab, position, &p, token, err);
+    return sample(&a, logits, n_vocab, position, &p, token, err);
 }
 
 kvcsa_status kvcsa_session_sample(kvcsa_session *session, const kvcsa_sampler_params *params,
@@ -390,8 +403,8 @@ kvcsa_status kvcsa_session_sample(kvcsa_session *session, const kvcsa_sampler_pa
         (st = kvi_session_enter(session, err)) != KVCSA_OK)
         return st;
     if ((st = last_logits(session, &row, err)) == KVCSA_OK)
-        st = kvi_sample(&session->allocator, row, session->model->config.vocab_size,
-                        session->now.n_tokens, &p, token, err);
+        st = sample(&session->allocator, row, session->model->config.vocab_size,
+                    session->now.n_tokens, &p, token, err);
     kvi_session_leave(session);
     return st;
 }

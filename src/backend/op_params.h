@@ -1,7 +1,8 @@
 /* One flat struct per operator. Shapes stand beside each pointer; [rows, width] is row-major,
  * strides count elements. All pointers are the device's memory (for the CPU: the host's). Rows
  * never mix: an output row depends on its own input row, on weights and on cached rows only, and
- * its bits do not depend on how many rows there are (batch invariance). */
+ * its bits (but for sign and payload of a NaN) do not depend on how many rows there are (batch
+ * invariance). */
 #ifndef KVI_OP_PARAMS_H
 #define KVI_OP_PARAMS_H
 

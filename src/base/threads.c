@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/fpenv.h"
 #include "base/status.h"
 
 #include <pthread.h>
@@ -128,6 +129,7 @@ static void *work(void *arg)
     kvi_threads *t = arg;
     uint64_t     seen = 0;
 
+    (void)kvi_fp_enter(); /* not the mode of the thread that made this one */
     pthread_mutex_lock(&t->lock);
     for (;;) {
         loop *l = NULL;
@@ -284,8 +286,11 @@ uint32_t kvi_threads_width(const kvi_threads *t)
 
 static void run_task(void *arg, uint32_t i)
 {
+    const uint64_t mode = kvi_fp_enter();
+
     (void)i; /* tasks are alike: each takes chunks until there are no more */
     run_chunks(arg);
+    kvi_fp_leave(mode);
 }
 
 static void run_on_workers(kvi_threads *t, loop *l)

@@ -5,7 +5,8 @@
  * Rows are taken in chunks of sixteen groups: the largest magnitudes of the groups come first, one
  * in each lane, so that the scales of a chunk cost as much as one scale alone. All is exact, by the
  * arguments at each function; NaN codes and the like, which no row of a healthy session holds, go
- * to the portable functions. Rounding is to nearest even, the mode of every thread of ours.
+ * to the portable functions. Rounding is to nearest even, the mode of every operator
+ * (base/fpenv.h).
  *
  *   v16  cache_amax(x, n_groups, group)  lane g: largest |x| of group g as a bit pattern (NaN and
  *                                        infinity on top); that of group 0 where g >= n_groups.
@@ -605,7 +606,8 @@ static void cache_encode_entry(uint32_t format, const float *x, uint32_t width, 
 
 /* ---------------------------------------------------------------- pooling */
 
-/* v16_more is the rule's g0 > g1 ? g0 : g1, also with NaN. */
+/* v16_more is the rule's g0 > g1 ? g0 : g1, also with NaN. A weight below 2^-126 is 0, so an infinite
+ * k gives NaN there, where the portable kernel, whose exp has subnormals, gives infinity. */
 static inline v16 cache_pool(v16 k0, v16 k1, v16 g0, v16 g1)
 {
     const v16 m = v16_more(g0, g1);

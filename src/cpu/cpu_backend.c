@@ -4,6 +4,7 @@
  *   1  portable C: sums in the order of base/vec.h, functions of base/fmath.h, no contraction
  *   2  every instruction set with fused multiply-add: cpu/v16.h
  * Within one, neither the instruction set nor the compiler can be seen in the results. */
+#include "base/fpenv.h"
 #include "cpu/cpu_ops.h"
 
 enum { NUMERICS_SEPARATE = 1, NUMERICS_FUSED = 2 };
@@ -48,6 +49,20 @@ static void cpu_close(kvi_device *dev)
     }
 }
 
+/* Each operator in the floating-point mode that it needs; workers: base/threads.c. */
+#define GUARDED(op)                                                                                \
+    static kvcsa_status op##_guarded(kvi_device *dev, const kvi_##op##_params *p,                  \
+                                     kvcsa_error *err)                                             \
+    {                                                                                              \
+        const uint64_t     mode = kvi_fp_enter();                                                  \
+        const kvcsa_status st = kvi_cpu_##op(dev, p, err);                                         \
+                                                                                                   \
+        kvi_fp_leave(mode);                                                                        \
+        return st;                                                                                 \
+    }
+KVI_EACH_OPERATOR(GUARDED)
+
+#define SLOT(op) .op = op##_guarded,
 #define CPU_TABLE(revision)                                                                        \
     {                                                                                              \
         .abi = KVI_BACKEND_ABI,                                                                    \
@@ -56,26 +71,7 @@ static void cpu_close(kvi_device *dev)
         .numerics = revision,                                                                      \
         .device_open = cpu_open,                                                                   \
         .device_close = cpu_close,                                                                 \
-        .embed = kvi_cpu_embed,                                                                    \
-        .linear = kvi_cpu_linear,                                                                  \
-        .norm = kvi_cpu_norm,                                                                      \
-        .rope = kvi_cpu_rope,                                                                      \
-        .window_write = kvi_cpu_window_write,                                                      \
-        .pool_pairs = kvi_cpu_pool_pairs,                                                          \
-        .entry_write = kvi_cpu_entry_write,                                                        \
-        .index_query = kvi_cpu_index_query,                                                        \
-        .index_score = kvi_cpu_index_score,                                                        \
-        .candidates = kvi_cpu_candidates,                                                          \
-        .hide = kvi_cpu_hide,                                                                      \
-        .topk = kvi_cpu_topk,                                                                      \
-        .attend = kvi_cpu_attend,                                                                  \
-        .paged_attend = kvi_cpu_paged_attend,                                                      \
-        .mix = kvi_cpu_mix,                                                                        \
-        .collapse = kvi_cpu_collapse,                                                              \
-        .expand = kvi_cpu_expand,                                                                  \
-        .route = kvi_cpu_route,                                                                    \
-        .moe = kvi_cpu_moe,                                                                        \
-        .engram_gate = kvi_cpu_engram_gate,                                                        \
+        KVI_EACH_OPERATOR(SLOT)                                                                    \
     }
 static const kvi_backend_ops separate_table = CPU_TABLE(NUMERICS_SEPARATE);
 static const kvi_backend_ops fused_table = CPU_TABLE(NUMERICS_FUSED);

@@ -49,7 +49,8 @@ static uint32_t detect(void)
 {
     const regs     one = cpuid(1, 0);
     const regs     seven = cpuid(7, 0);
-    const uint32_t want1 = bits(12, 29) | bits(27, 28);         /* FMA, F16C; OSXSAVE, AVX */
+    /* FMA, F16C; OSXSAVE, AVX; POPCNT, which -mavx2 brings along */
+    const uint32_t want1 = bits(12, 29) | bits(27, 28) | 1u << 23;
     const uint32_t want7b = bits(5, 8);                         /* AVX2, BMI2 */
     const uint32_t want512b = bits(16, 17) | bits(28, 30) | 1u << 31; /* F DQ; CD BW; VL */
     const uint32_t want512c = bits(1, 6) | 1u << 11;            /* VBMI, VBMI2; VNNI */

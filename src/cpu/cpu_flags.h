@@ -13,7 +13,7 @@
 #endif
 
 /* Flags are KVCSA_CPU_*: each stands for all that its files are compiled with (Makefile).
- *   AVX2     AVX2, FMA, F16C, BMI2                               Haswell, Zen 1
+ *   AVX2     AVX2, FMA, F16C, BMI2, POPCNT                       Haswell, Zen 1
  *   AVX512   AVX2 and AVX-512 F BW CD DQ VL VBMI VBMI2 VNNI      Ice Lake, Zen 4
  *   NEON     Armv8-A
  *   DOTPROD  NEON and Armv8.2-A SDOT/UDOT                        Cortex-A55, Neoverse N1, Apple M1

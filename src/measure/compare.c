@@ -7,6 +7,7 @@
 
 #include "api/api_call.h"
 #include "base/checked.h"
+#include "base/fpenv.h"
 
 _Static_assert(sizeof(kvcsa_compare_row) == 48, "rows are frozen");
 KVI_NO_TAIL_PADDING(kvcsa_compare_row, equal);
@@ -70,6 +71,7 @@ kvcsa_status kvcsa_compare_add(kvcsa_compare *compare, uint64_t position, int32_
                                kvcsa_error *err)
 {
     kvcsa_compare_row row = {.position = position};
+    uint64_t          mode;
     kvcsa_status      st;
 
     kvi_error_clear(err);
@@ -78,7 +80,10 @@ kvcsa_status kvcsa_compare_add(kvcsa_compare *compare, uint64_t position, int32_
     KVI_REQUIRE(test, err);
     if (!n_vocab)
         return kvi_fail(err, KVCSA_ERR_ARG, "n_vocab is 0, must be at least 1");
-    if ((st = kvi_compare_logits(next_token, ref, test, n_vocab, &row, err)) != KVCSA_OK)
+    mode = kvi_fp_enter();
+    st = kvi_compare_logits(next_token, ref, test, n_vocab, &row, err);
+    kvi_fp_leave(mode);
+    if (st != KVCSA_OK)
         return st;
     row.run = compare->run;
     if (!kvi_buf_reserve(&compare->allocator, &compare->rows, sizeof row, compare->n_rows,
