@@ -261,12 +261,16 @@ static bool split_items(const kvi_device *dev, moe_job *job)
     const double          work =
         (double)(job->n_slots + p->n_rows + (job->n_active + 1) * KVI_REF_DEQUANT) *
         (double)p->width * (double)p->inner;
-    size_t least = kvi_min_size((job->n_active + 1) * kvi_div_up(p->inner, BLOCK),
-                                kvi_div_up(p->width, BLOCK));
+    /* of the narrow blocks, in the half with fewer; without channels somebody writes the zeros */
+    const size_t least =
+        kvi_max_size(1, kvi_min_size((job->n_active + 1) * kvi_div_up(p->inner, BLOCK_LEAST),
+                                     kvi_div_up(p->width, BLOCK_LEAST)));
     size_t kernel = 0;
 
     job->n_workers = kvi_linear_workers(dev, job->k, least, work);
-    job->block = job->n_workers > 1 && least < ITEMS * job->n_workers ? BLOCK_LEAST : BLOCK;
+    job->block = job->n_workers > 1 && least / (BLOCK / BLOCK_LEAST) < ITEMS * job->n_workers
+                     ? BLOCK_LEAST
+                     : BLOCK;
     /* not that of the larger: odd widths take little */
     kernel = kvi_max_size(job->k->scratch(KVI_W_FP4, p->width, job->block, job->most_rows),
                           job->k->scratch(KVI_W_FP4, p->inner, job->block, job->most_rows));

@@ -365,7 +365,7 @@ static kvcsa_status run_select(kvi_device *dev, select_job *job, size_t n_scores
 {
     const size_t width = dev->threads ? kvi_threads_width(dev->threads) : 1;
     const size_t worth =
-        kvi_max_size(1, kvi_min_size(4 * width, job->n_rows * (n_scores / TASK_SCORES)));
+        kvi_max_size(1, kvi_min_size(4 * width, job->n_rows * n_scores / TASK_SCORES));
     size_t       bytes = 0;
 
     job->cap = find_cap(n_most, k);
