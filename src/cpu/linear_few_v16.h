@@ -1,5 +1,6 @@
 /* Matrix products with few rows of x (decode), a part of linear_v16.h: weights are decoded in
- * registers and used at once, two or four weight rows side by side.
+ * registers and used at once, two or four weight rows side by side. The sums of sixteen weight rows
+ * are folded together: of narrow rows, folding is most of the work.
  *
  * Bound: reading the weights. Each is read once, in the order of memory where x stays in the first
  * cache; otherwise in bands of weight rows, one block of channels after the other, so that the
@@ -21,65 +22,85 @@
             a##r##3 = v16_fma(w[v], xv, a##r##3);                                                  \
     }
 
-#if LIN_MIXED
-#define LIN_UNMIX(r)                                                                               \
-    if (kind == KVI_W_FP4) {                                                                       \
-        a##r##0 = lin_unmix(a##r##0);                                                              \
-        a##r##1 = lin_unmix(a##r##1);                                                              \
-        a##r##2 = lin_unmix(a##r##2);                                                              \
-        a##r##3 = lin_unmix(a##r##3);                                                              \
-    }
-#else
-#define LIN_UNMIX(r)
-#endif
+enum { LIN_FOLD = 16 + 4 }; /* sums of one row of x, and room for what is one too many */
 
-/* LIN_STEP weights at p: codes are their scales, s the same as floats, and one of them is there. */
-LIN_INLINE void lin_direct_step(uint32_t kind, const uint8_t *p, const uint8_t *codes,
-                                const float *s, v16 w[LIN_VECS])
+#define LIN_DIRECT_KEEP(r)                                                                         \
+    if (r < n) {                                                                                   \
+        lin_keep(kind, sums + r * LIN_FOLD, a##r##0);                                              \
+        lin_keep(kind, sums + r * LIN_FOLD + 1, a##r##1);                                          \
+        if (m == 4) {                                                                              \
+            lin_keep(kind, sums + r * LIN_FOLD + 2, a##r##2);                                      \
+            lin_keep(kind, sums + r * LIN_FOLD + 3, a##r##3);                                      \
+        }                                                                                          \
+    }
+
+/* A sum for later, its lanes in natural order. */
+LIN_INLINE void lin_keep(uint32_t kind, v16 *to, v16 sum)
+{
+#if LIN_MIXED
+    if (kind == KVI_W_FP4)
+        sum = lin_unmix(sum);
+#endif
+    (void)kind;
+    *to = sum;
+}
+
+/* n_vecs x 16 weights at p: codes are their scales, s the same as floats, and one of them is
+ * there. n_vecs is LIN_VECS, or 2 at the end of a row. */
+LIN_INLINE void lin_direct_step(uint32_t kind, size_t n_vecs, const uint8_t *p,
+                                const uint8_t *codes, const float *s, v16 w[LIN_VECS])
 {
 #if LIN_MIXED
     if (kind == KVI_W_FP4) {
-        lin_fp4_mixed(p, codes, w);
+        for (size_t g = 0; g < n_vecs / 2; g++)
+            lin_fp4_mixed(p + g * LIN_GROUP / 2, codes + g, w + 2 * g);
         return;
     }
 #endif
     (void)codes;
-    lin_step(kind, p, s, w);
+    if (n_vecs == LIN_VECS)
+        lin_step(kind, p, s, w);
+    else
+        lin_step_32(kind, p, s, w);
 }
 
-/* One block of channels of m weight rows against n rows of x; of m_rows = 1 weight row m times, if
- * there are fewer than m. `ahead`: how many bytes of memory further on the weights are that will be
- * wanted soon. Few pointers, so that they fit the registers. */
-LIN_INLINE void lin_direct_rows(const kvi_linear_block *b, uint32_t kind, size_t m, size_t m_rows,
-                                size_t n, size_t j, size_t k0, size_t ahead, const float *const *x,
-                                float *const *y)
+/* Weight rows at one block of channels; the bytes from row to row are 0 if only one is there. */
+typedef struct lin_few {
+    const uint8_t *data;
+    const uint8_t *codes;
+    size_t         stride;
+    size_t         code_stride;
+    size_t         ahead; /* how many bytes further on the weights are that will be wanted soon */
+    size_t         k0;
+    size_t         end;
+} lin_few;
+
+/* sums[r * LIN_FOLD + i] = weight row i . row r of x over the block, not folded; i < m. Few
+ * pointers, so that they fit the registers. */
+LIN_INLINE void lin_direct_rows(const lin_few *a, uint32_t kind, size_t m, size_t n,
+                                float scales[][LIN_SCALES], const float *const *x, v16 *sums)
 {
-    const uint64_t first = b->row0 + j;
-    const size_t   end = b->w->cols - k0 < V16_BLOCK ? b->w->cols : k0 + V16_BLOCK;
-    const int      one_row = m_rows < m;
     const int      mixed = LIN_MIXED && kind == KVI_W_FP4;
-    const lin_row  row = lin_row_at(b->w, kind, first);
-    const size_t   stride = one_row ? 0 : lin_bytes(kind, b->w->cols);
-    const size_t   code_stride = one_row ? 0 : b->w->cols / LIN_GROUP;
-    const uint8_t *codes = mixed ? row.scale + k0 / LIN_GROUP : row.data;
-    const uint8_t *p = row.data + lin_bytes(kind, k0);
-    uintptr_t      soon = (uintptr_t)p + ahead;
-    float          scales[4][LIN_SCALES];
+    const size_t   stride = a->stride;
+    const size_t   code_stride = a->code_stride;
+    const uint8_t *codes = a->codes;
+    const uint8_t *p = a->data;
+    const size_t   end = a->end;
+    uintptr_t      soon = (uintptr_t)p + a->ahead;
+    size_t         k = a->k0;
     LIN_EACH_ROW(LIN_X)
     LIN_EACH_ROW(LIN_SUMS_V16)
 
-    if (!mixed)
-        lin_scales_of(b->w, kind, first, m, m_rows, k0, end - k0, scales);
     LIN_EACH_ROW(LIN_ZERO_V16)
-    for (size_t k = k0; k < end; k += LIN_STEP) {
-        const size_t g = (k - k0) / LIN_GROUP;
+    for (; k + LIN_STEP <= end; k += LIN_STEP) {
+        const size_t g = (k - a->k0) / LIN_GROUP;
 
         LIN_UNROLL
         for (size_t i = 0; i < m; i++) {
             v16 w[LIN_VECS];
 
-            lin_direct_step(kind, p + stride * i, mixed ? codes + code_stride * i + g : NULL,
-                            scales[i] + g, w);
+            lin_direct_step(kind, LIN_VECS, p + stride * i,
+                            mixed ? codes + code_stride * i + g : NULL, scales[i] + g, w);
             LIN_UNROLL
             for (size_t v = 0; v < LIN_VECS; v++) {
                 LIN_EACH_ROW(LIN_DIRECT_FMA)
@@ -91,8 +112,23 @@ LIN_INLINE void lin_direct_rows(const kvi_linear_block *b, uint32_t kind, size_t
         p += lin_bytes(kind, LIN_STEP);
         soon += lin_bytes(kind, LIN_STEP);
     }
-    LIN_EACH_ROW(LIN_UNMIX)
-    LIN_PUT
+    if (LIN_STEP > LIN_GROUP && k < end) { /* half a step */
+        const size_t g = (k - a->k0) / LIN_GROUP;
+
+        LIN_UNROLL
+        for (size_t i = 0; i < m; i++) {
+            v16 w[LIN_VECS];
+
+            lin_direct_step(kind, 2, p + stride * i, mixed ? codes + code_stride * i + g : NULL,
+                            scales[i] + g, w);
+            LIN_UNROLL
+            for (size_t v = 0; v < 2; v++) {
+                LIN_EACH_ROW(LIN_DIRECT_FMA)
+            }
+            __builtin_prefetch((const void *)(soon + stride * i));
+        }
+    }
+    LIN_EACH_ROW(LIN_DIRECT_KEEP)
 }
 
 /* Where to go on m rows and one block of channels after (j, k0): bands of `band` weight rows, in a
@@ -120,30 +156,70 @@ static inline void lin_walk_on(lin_walk *a)
     a->j = a->j0 += a->band;
 }
 
-/* All weight rows of the block: m at a time against n rows of x. */
+/* One block of channels of `there` <= 16 weight rows, m at a time, against n rows of x; of the last
+ * ones, fewer than m, each as m equal ones. All folds are made together. */
+LIN_INLINE void lin_direct_group(const kvi_linear_block *b, uint32_t kind, size_t m, size_t n,
+                                 const lin_walk *now, size_t there, lin_walk *soon,
+                                 const float *const *x, float *const *y)
+{
+    const size_t cols = b->w->cols;
+    const size_t k0 = now->k0;
+    const int    mixed = LIN_MIXED && kind == KVI_W_FP4;
+    const size_t row_bytes = lin_bytes(kind, cols);
+    lin_few      a = {.k0 = k0, .end = cols - k0 < V16_BLOCK ? cols : k0 + V16_BLOCK};
+    float        scales[4][LIN_SCALES];
+    v16          sums[6 * LIN_FOLD];
+    size_t       step = m;
+
+    for (size_t i = there < 16 ? 0 : n * LIN_FOLD; i < n * LIN_FOLD; i++)
+        sums[i] = v16_zero();
+    for (size_t i = 0; i < there; i += step) {
+        const uint64_t first = b->row0 + now->j + i;
+        const lin_row  row = lin_row_at(b->w, kind, first);
+
+        step = there - i < m ? 1 : m;
+        a.data = row.data + lin_bytes(kind, k0);
+        a.codes = mixed ? row.scale + k0 / LIN_GROUP : NULL;
+        a.stride = step < m ? 0 : row_bytes;
+        a.code_stride = step < m ? 0 : cols / LIN_GROUP;
+        a.ahead = (soon->j - now->j - i) * row_bytes + lin_bytes(kind, soon->k0) -
+                  lin_bytes(kind, k0);
+        if (!mixed)
+            lin_scales_of(b->w, kind, first, m, step, k0, a.end - k0, scales);
+        lin_direct_rows(&a, kind, m, n, scales, x, sums + i);
+        lin_walk_on(soon);
+    }
+    for (size_t r = 0; r < n; r++) {
+        float    *to = y[r] + now->j;
+        const v16 s = v16_fold16(sums + r * LIN_FOLD);
+
+        if (there == 16)
+            v16_store(to, k0 == 0 ? s : v16_add(v16_load(to), s));
+        else
+            v16_store_n(to, k0 == 0 ? s : v16_add(v16_load_n(to, there), s), there);
+    }
+}
+
+/* All weight rows of the block against n rows of x. */
 LIN_INLINE void lin_direct_all(const kvi_linear_block *b, uint32_t kind, size_t m, size_t n,
                                const float *const *x, float *const *y)
 {
     const size_t row_bytes = lin_bytes(kind, b->w->cols);
     const size_t piece = m * (row_bytes < lin_bytes(kind, V16_BLOCK) ? row_bytes
                                                                      : lin_bytes(kind, V16_BLOCK));
-    lin_walk now = {.m = m, .cols = b->w->cols, .n_out = b->n_out};
+    lin_walk now = {.m = 16, .cols = b->w->cols, .n_out = b->n_out};
     lin_walk soon;
 
-    now.band = n * b->w->cols * sizeof **x <= LIN_X_BYTES ? m : LIN_PANEL;
+    now.band = n * b->w->cols * sizeof **x <= LIN_X_BYTES ? 16 : LIN_BAND;
     soon = now;
+    soon.m = m;
     for (size_t c = 0; c < LIN_AHEAD && piece > 0; c += piece)
         lin_walk_on(&soon);
     while (now.j0 < b->n_out) {
         const size_t left = b->n_out - now.j;
-        const size_t m_rows = left < m ? 1 : m;
-        const size_t ahead = (soon.j - now.j) * row_bytes + lin_bytes(kind, soon.k0) -
-                             lin_bytes(kind, now.k0);
 
-        for (size_t i = 0; i < m && i < left; i += m_rows)
-            lin_direct_rows(b, kind, m, m_rows, n, now.j + i, now.k0, ahead, x, y);
+        lin_direct_group(b, kind, m, n, &now, left < 16 ? left : 16, &soon, x, y);
         lin_walk_on(&now);
-        lin_walk_on(&soon);
     }
 }
 

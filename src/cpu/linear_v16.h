@@ -11,7 +11,7 @@
  *   lin_fp8_32(p, s, w)     w[2] = values of 32 codes at p, each times s: one rounding
  *   lin_fp4_32(p, s, w)     likewise of 16 bytes
  *   LIN_MIXED               1 if FP4 weights come cheaper in another order, for few rows of x:
- *                           lin_fp4_mixed(p, codes of scales, w), lin_mix(x), lin_unmix(sums)
+ *                           lin_fp4_mixed(p, code of the scale, w[2]), lin_mix(x), lin_unmix(sums)
  *   lin_fp8_64, lin_fp4_64  if LIN_STEP is 64: (p, s, t, w[4]) with the scales of both groups
  *   lin_fold(a, n, out)     out[i] = the four v16_fold(a[4 i ..]), i < n, n <= 6 and constant;
  *                           lin_four: a register of four floats
@@ -22,9 +22,11 @@
  * Few rows of x (decode): linear_few_v16.h.
  *
  * More rows: a panel of LIN_PANEL weight rows and one block of channels is decoded to floats (at
- * most 256 KiB, second cache) and used for all rows of x. A tile is LIN_M weight rows by
+ * most 512 KiB, second cache) and used for all rows of x. A tile is LIN_M weight rows by
  * LIN_N rows of x, its sums in registers; the rows of x (at most 24 KiB) stay in the first cache
- * while the panel streams by. While a panel is in use, the weights of the next one are prefetched.
+ * while the panel streams by. While a panel is in use, the weights of the next one are prefetched,
+ * and the next rows of x: a third level is too slow for them. Each panel reads all of x again, so
+ * 128 weight rows are 3 % faster than 64 where the second cache has 2 MiB, and 32 slower by 7 %.
  * Bound: multiply-adds. Decoding a panel costs as much as about ten rows of x (AVX-512). What was
  * measured stands in the variant files: one thread, the operator as a whole, as a share of what
  * loops that only read, or only multiply and add, got at the same time; one row of x against
@@ -38,13 +40,19 @@
 #include <string.h>
 
 #define LIN_INLINE static inline __attribute__((always_inline))
+/* Arrays are registers only if every loop over them is unrolled. */
+#if defined(__clang__)
+#define LIN_UNROLL _Pragma("clang loop unroll(full)")
+#else
 #define LIN_UNROLL _Pragma("GCC unroll 8")
+#endif
 
 enum {
     LIN_M = 4,                    /* weight rows of a tile */
     LIN_GROUP = 32,               /* channels with one scale, and rows of an FP8 tile */
     LIN_VECS = LIN_STEP / 16,
-    LIN_PANEL = 64,               /* weight rows of a panel */
+    LIN_PANEL = LIN_PARTS == 1 ? 128 : 64, /* weight rows of a panel */
+    LIN_BAND = 64,                /* weight rows of a band, where few rows of x are wide */
     LIN_ROWS = 252 / LIN_N * LIN_N, /* rows of x whose block of channels fits the second cache */
     LIN_AHEAD = 8192,             /* bytes of weights that are on their way */
     LIN_NEAR = 2048,              /* bytes of the panel that are */
@@ -169,41 +177,38 @@ LIN_INLINE void lin_step(uint32_t kind, const uint8_t *p, const float *s, v16 w[
     }
 }
 
-/* n <= V16_BLOCK weights from channel k0 on as floats, zeros behind them to a multiple of 16. For
- * widths that are no multiple of LIN_STEP. */
-static void lin_decode(const kvi_matrix *m, lin_row row, size_t k0, size_t n, float *out)
+/* Likewise LIN_GROUP weights: the end of a row whose width is no multiple of LIN_STEP. */
+LIN_INLINE void lin_step_32(uint32_t kind, const uint8_t *p, const float *s, v16 w[2])
 {
-    const uint8_t *p = row.data + lin_bytes(m->kind, k0);
-    float          s[LIN_SCALES];
-
-    if (lin_scaled(m->kind))
-        lin_scales(row.scale + k0 / LIN_GROUP, n / LIN_GROUP, s);
-    if (m->kind == KVI_W_FP4) {
-        for (size_t i = 0; i < n; i += LIN_GROUP) {
-            v16 w[2];
-
-            lin_fp4_32(p + i / 2, v16_set(s[i / LIN_GROUP]), w);
-            v16_store(out + i, w[0]);
-            v16_store(out + i + 16, w[1]);
-        }
-    } else if (lin_scaled(m->kind)) {
-        for (size_t i = 0; i < n; i += LIN_GROUP) {
-            v16 w[2];
-
-            lin_fp8_32(p + i, v16_set(s[i / LIN_GROUP]), w);
-            v16_store(out + i, w[0]);
-            v16_store(out + i + 16, w[1]);
-        }
+    if (kind == KVI_W_FP4) {
+        lin_fp4_32(p, v16_set(s[0]), w);
+    } else if (lin_scaled(kind)) {
+        lin_fp8_32(p, v16_set(s[0]), w);
     } else {
-        for (size_t i = 0; i < (n + 15) / 16 * 16; i++) {
-            uint32_t bits = 0;
+        for (size_t v = 0; v < 2; v++)
+            w[v] = kind == KVI_W_F32 ? v16_load((const float *)(const void *)p + 16 * v)
+                                     : v16_load_bf16(p + 32 * v);
+    }
+}
 
-            if (i < n && m->kind == KVI_W_F32)
-                memcpy(&bits, p + 4 * i, sizeof bits);
-            else if (i < n)
-                bits = (uint32_t)p[2 * i] << 16 | (uint32_t)p[2 * i + 1] << 24;
-            memcpy(out + i, &bits, sizeof bits);
-        }
+/* n <= V16_BLOCK weights as floats, zeros behind them to a multiple of 16. For widths that are no
+ * multiple of LIN_GROUP, which have no scales. */
+static void lin_decode(uint32_t kind, const uint8_t *p, size_t n, float *out)
+{
+    const size_t whole = n / 16 * 16;
+
+    for (size_t i = 0; i < whole; i += 16)
+        v16_store(out + i, kind == KVI_W_F32
+                               ? v16_load((const float *)(const void *)(p + 4 * i))
+                               : v16_load_bf16(p + 2 * i));
+    for (size_t i = whole; i < (n + 15) / 16 * 16; i++) {
+        uint32_t bits = 0;
+
+        if (i < n && kind == KVI_W_F32)
+            memcpy(&bits, p + 4 * i, sizeof bits);
+        else if (i < n)
+            bits = (uint32_t)p[2 * i] << 16 | (uint32_t)p[2 * i + 1] << 24;
+        memcpy(out + i, &bits, sizeof bits);
     }
 }
 
@@ -289,12 +294,13 @@ LIN_INLINE void lin_fill_tile(uint32_t kind, const kvi_matrix *w, uint64_t first
 {
     const uint8_t *p[LIN_M];
     float          scales[LIN_M][LIN_SCALES];
+    size_t         k = 0;
 
     LIN_UNROLL
     for (size_t m = 0; m < LIN_M; m++)
         p[m] = lin_row_at(w, kind, first + (m < n ? m : n - 1)).data + lin_bytes(kind, a->k0);
     lin_scales_of(w, kind, first, LIN_M, n, a->k0, a->n, scales);
-    for (size_t k = 0; k < a->n; k += LIN_STEP) {
+    for (; k + LIN_STEP <= a->n; k += LIN_STEP) {
         LIN_UNROLL
         for (size_t m = 0; m < LIN_M; m++) {
             v16 v[LIN_VECS];
@@ -306,29 +312,36 @@ LIN_INLINE void lin_fill_tile(uint32_t kind, const kvi_matrix *w, uint64_t first
                                 LIN_M / LIN_PARTS * a->n, v[i]);
         }
     }
+    for (size_t m = 0; m < LIN_M && k < a->n; m++) { /* half a step */
+        v16 v[2];
+
+        lin_step_32(kind, p[m] + lin_bytes(kind, k), scales[m] + k / LIN_GROUP, v);
+        for (size_t i = 0; i < 2; i++)
+            lin_store_parts(to + 16 / LIN_PARTS * (LIN_M * (k / 16 + i) + m),
+                            LIN_M / LIN_PARTS * a->n, v[i]);
+    }
 }
 
-static void lin_fill(const kvi_matrix *w, uint64_t row0, const lin_panel *a)
+/* Weight rows j .. j + LIN_M - 1 of the panel. */
+static void lin_fill(const kvi_linear_block *b, const lin_panel *a, size_t j)
 {
-    for (size_t j = 0; j < a->n_rows; j += LIN_M) {
-        const uint64_t first = row0 + a->j0 + j;
-        const size_t   n = a->n_rows - j < LIN_M ? a->n_rows - j : LIN_M;
-        float         *to = a->data + j * a->n;
+    const uint64_t first = b->row0 + a->j0 + j;
+    const size_t   n = a->n_rows - j < LIN_M ? a->n_rows - j : LIN_M;
+    float         *to = a->data + j * a->n;
 
-        switch (w->kind) {
-        case KVI_W_F32:
-            lin_fill_tile(KVI_W_F32, w, first, n, a, to);
-            break;
-        case KVI_W_BF16:
-            lin_fill_tile(KVI_W_BF16, w, first, n, a, to);
-            break;
-        case KVI_W_FP4:
-            lin_fill_tile(KVI_W_FP4, w, first, n, a, to);
-            break;
-        default:
-            lin_fill_tile(KVI_W_FP8, w, first, n, a, to);
-            break;
-        }
+    switch (b->w->kind) {
+    case KVI_W_F32:
+        lin_fill_tile(KVI_W_F32, b->w, first, n, a, to);
+        break;
+    case KVI_W_BF16:
+        lin_fill_tile(KVI_W_BF16, b->w, first, n, a, to);
+        break;
+    case KVI_W_FP4:
+        lin_fill_tile(KVI_W_FP4, b->w, first, n, a, to);
+        break;
+    default:
+        lin_fill_tile(KVI_W_FP8, b->w, first, n, a, to);
+        break;
     }
 }
 
@@ -370,6 +383,26 @@ static inline void lin_ahead_go(lin_ahead *a)
             a->n_rows--;
         }
     }
+}
+
+/* Rows of x that meet the panel together. */
+typedef struct lin_rows {
+    const float *x[6];
+    float       *y[6];
+    size_t       n;
+} lin_rows;
+
+/* Fetches x of the next group into the second cache, while tile j / LIN_M is made: the third is too
+ * slow for a first tile. */
+static inline void lin_soon(const lin_rows *next, const lin_panel *a, size_t j)
+{
+    const size_t tiles = (a->n_rows + LIN_M - 1) / LIN_M;
+    const size_t piece = (a->n / 16 + tiles - 1) / tiles * 16;
+    const size_t from = j / LIN_M * piece;
+
+    for (size_t r = 0; r < next->n; r++)
+        for (size_t k = from; k < from + piece && k < a->n; k += 16)
+            __builtin_prefetch(next->x[r] + a->k0 + k, 0, 2);
 }
 
 #define LIN_TILE_FMA(r)                                                                            \
@@ -431,23 +464,27 @@ LIN_INLINE const float *lin_tile(const lin_panel *a, const float *w, const float
     return w;
 }
 
-/* All tiles of the panel against n rows of x. */
-LIN_INLINE void lin_tiles(const lin_panel *a, const float *const *x, float *const *y, size_t n,
-                          lin_ahead *ahead)
+/* All tiles of the panel against n rows of x. `fill`: whose weights the panel is to be filled with,
+ * a tile at a time, as the multiplication hides the stores; NULL = it is full. */
+LIN_INLINE void lin_tiles(const lin_panel *a, const lin_rows *g, const lin_rows *next, size_t n,
+                          lin_ahead *ahead, const kvi_linear_block *fill)
 {
     const float *w = a->data;
 
     for (size_t i = 0; i < a->n_rows; i += LIN_M) {
+        if (fill)
+            lin_fill(fill, a, i);
         lin_ahead_go(ahead);
-        w = lin_tile(a, w, x, y, n, a->j0 + i, a->n_rows - i < LIN_M ? a->n_rows - i : LIN_M);
+        lin_soon(next, a, i);
+        w = lin_tile(a, w, g->x, g->y, n, a->j0 + i, a->n_rows - i < LIN_M ? a->n_rows - i : LIN_M);
     }
 }
 
 #define LIN_TILES(n)                                                                               \
-    static void lin_tiles_##n(const lin_panel *a, const float *const *x, float *const *y,          \
-                              lin_ahead *ahead)                                                    \
+    static void lin_tiles_##n(const lin_panel *a, const lin_rows *g, const lin_rows *next,       \
+                              lin_ahead *ahead, const kvi_linear_block *fill)                      \
     {                                                                                              \
-        lin_tiles(a, x, y, n, ahead);                                                              \
+        lin_tiles(a, g, next, n, ahead, fill);                                                     \
     }
 LIN_TILES(1)
 LIN_TILES(2)
@@ -459,7 +496,8 @@ LIN_TILES(5)
 #if LIN_N >= 6
 LIN_TILES(6)
 #endif
-typedef void (*lin_tiles_fn)(const lin_panel *, const float *const *, float *const *, lin_ahead *);
+typedef void (*lin_tiles_fn)(const lin_panel *, const lin_rows *, const lin_rows *, lin_ahead *,
+                             const kvi_linear_block *);
 static const lin_tiles_fn lin_tiles_of[] = {lin_tiles_1, lin_tiles_2, lin_tiles_3,
 #if LIN_N >= 5
                                             lin_tiles_4, lin_tiles_5,
@@ -470,30 +508,45 @@ static const lin_tiles_fn lin_tiles_of[] = {lin_tiles_1, lin_tiles_2, lin_tiles_
 };
 _Static_assert(sizeof lin_tiles_of / sizeof *lin_tiles_of == LIN_N, "3, 5 or 6");
 
+/* Group g of `groups` of nearly one size, of rows i0 .. i0 + n - 1. */
+static void lin_rows_of(const kvi_linear_block *b, size_t i0, size_t n, size_t g, size_t groups,
+                        lin_rows *to)
+{
+    const size_t from = n * g / groups;
+
+    to->n = n * (g + 1) / groups - from;
+    lin_pointers(b, i0 + from, to->n, to->x, to->y);
+}
+
+/* The panel against rows i0 .. i0 + n - 1 of x. */
+static void lin_panel_rows(const kvi_linear_block *b, const lin_panel *a, size_t i0, size_t n)
+{
+    const size_t groups = (n + LIN_N - 1) / LIN_N;
+    lin_rows     group[2];
+    lin_ahead    ahead;
+
+    lin_ahead_start(b, a, groups * ((a->n_rows + LIN_M - 1) / LIN_M), &ahead);
+    lin_rows_of(b, i0, n, 0, groups, &group[0]);
+    for (size_t g = 0; g < groups; g++) {
+        const lin_rows *now = &group[g % 2];
+        lin_rows       *next = &group[(g + 1) % 2];
+
+        lin_rows_of(b, i0, n, g + 1 < groups ? g + 1 : 0, groups, next);
+        lin_tiles_of[now->n - 1](a, now, next, &ahead, g == 0 ? b : NULL);
+    }
+}
+
 /* Rows i0 .. i0 + n - 1 of x. */
 static void lin_panels(const kvi_linear_block *b, size_t i0, size_t n)
 {
-    const size_t groups = (n + LIN_N - 1) / LIN_N;
     const size_t cols = b->w->cols;
     lin_panel    a = {.data = b->scratch};
 
     for (a.k0 = 0; a.k0 == 0 || a.k0 < cols; a.k0 += V16_BLOCK) {
         a.n = cols - a.k0 < V16_BLOCK ? cols - a.k0 : V16_BLOCK;
         for (a.j0 = 0; a.j0 < b->n_out; a.j0 += LIN_PANEL) {
-            lin_ahead ahead;
-
             a.n_rows = b->n_out - a.j0 < LIN_PANEL ? b->n_out - a.j0 : LIN_PANEL;
-            lin_fill(b->w, b->row0, &a);
-            lin_ahead_start(b, &a, groups * ((a.n_rows + LIN_M - 1) / LIN_M), &ahead);
-            for (size_t g = 0; g < groups; g++) { /* rows in groups of nearly one size */
-                const size_t from = n * g / groups;
-                const size_t many = n * (g + 1) / groups - from;
-                const float *x[6];
-                float       *y[6];
-
-                lin_pointers(b, i0 + from, many, x, y);
-                lin_tiles_of[many - 1](&a, x, y, &ahead);
-            }
+            lin_panel_rows(b, &a, i0, n);
         }
     }
 }
@@ -532,7 +585,7 @@ static size_t lin_scratch(uint32_t kind, size_t cols, size_t n_out, size_t n_row
     const size_t panel = n_rows <= LIN_DIRECT ? 0 : rows * (cols < V16_BLOCK ? cols : V16_BLOCK);
     size_t       mixed = 0;
 
-    if (cols % LIN_STEP != 0)
+    if (cols % LIN_GROUP != 0)
         return 16 * lin_odd_stride(cols);
 #if LIN_MIXED
     if (kind == KVI_W_FP4)
@@ -542,8 +595,8 @@ static size_t lin_scratch(uint32_t kind, size_t cols, size_t n_out, size_t n_row
     return mixed > panel ? mixed : panel;
 }
 
-/* Any width: sixteen weight rows are decoded, and their sums folded together, for one row of x
- * after the other. */
+/* Widths that are no multiple of LIN_GROUP: sixteen weight rows are decoded, and their sums folded
+ * together, for one row of x after the other. */
 static void lin_odd_block(const kvi_linear_block *b)
 {
     const kvi_matrix *w = b->w;
@@ -556,7 +609,8 @@ static void lin_odd_block(const kvi_linear_block *b)
             const size_t n = w->cols - k0 < V16_BLOCK ? w->cols - k0 : V16_BLOCK;
 
             for (size_t r = 0; r < m; r++)
-                lin_decode(w, lin_row_at(w, w->kind, b->row0 + j + r), k0, n,
+                lin_decode(w->kind,
+                           lin_row_at(w, w->kind, b->row0 + j + r).data + lin_bytes(w->kind, k0), n,
                            b->scratch + r * stride);
             for (size_t i = 0; i < b->n_rows; i++) {
                 const float *x;
@@ -574,7 +628,7 @@ static void lin_odd_block(const kvi_linear_block *b)
 
 static void lin_block(const kvi_linear_block *b)
 {
-    if (b->w->cols % LIN_STEP != 0) {
+    if (b->w->cols % LIN_GROUP != 0) {
         lin_odd_block(b);
     } else if (b->n_rows <= LIN_DIRECT) {
         if (b->n_rows > 0)

@@ -22,6 +22,15 @@
 
 #include "base/checked.h"
 
+/* Arrays of sums are registers only if every loop over them is unrolled. */
+#if defined(__clang__)
+#define PAGED_UNROLL    _Pragma("clang loop unroll(full)")
+#define PAGED_NO_UNROLL _Pragma("clang loop unroll(disable)")
+#else
+#define PAGED_UNROLL    _Pragma("GCC unroll 16")
+#define PAGED_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
+
 enum { STEP = 16 }; /* rows in the buffer */
 
 /* Registers: a block of dot products is BLOCK_Q x BLOCK_KEYS, one of sums BLOCK_Q x BLOCK_CHANNELS.
@@ -43,27 +52,27 @@ PAGED_INLINE void multiply(const float *q, const float *keys, size_t width, size
 {
     v16 a[16];
 
-#pragma GCC unroll 16
+    PAGED_UNROLL
     for (int i = 0; i < nq * nk; i++)
         a[i] = v16_zero();
     for (size_t c = begin; c < end; c += 16) {
         v16 x[4];
 
-#pragma GCC unroll 4
+        PAGED_UNROLL
         for (int i = 0; i < nq; i++)
             x[i] = v16_load(q + (size_t)i * width + c);
-#pragma GCC unroll 16
+        PAGED_UNROLL
         for (int j = 0; j < nk; j++) {
             const v16 k = v16_load(keys + (size_t)j * width + c);
 
-#pragma GCC unroll 4
+            PAGED_UNROLL
             for (int i = 0; i < nq; i++)
                 a[i * nk + j] = v16_fma(x[i], k, a[i * nk + j]);
         }
     }
-#pragma GCC unroll 16
+    PAGED_UNROLL
     for (int i = 0; i < nq; i++)
-#pragma GCC unroll 16
+        PAGED_UNROLL
         for (int j = 0; j < nk; j++)
             acc[i * stride + j] = a[i * nk + j];
 }
@@ -80,10 +89,10 @@ PAGED_INLINE v16 dots16(const float *q, const float *keys, size_t width, const i
         const size_t end = kvi_min_size(begin + V16_BLOCK, width);
         v16          acc[16];
 
-/* Blocks one after the other: unrolled, their lanes would compete for few registers. */
-#pragma GCC unroll 1
+        /* Blocks one after the other: unrolled, their lanes would compete for few registers. */
+        PAGED_NO_UNROLL
         for (int i = 0; i < nq; i += bq)
-#pragma GCC unroll 1
+            PAGED_NO_UNROLL
             for (int j = 0; j < nk; j += bk)
                 multiply(q + (size_t)i * width, keys + (size_t)j * width, width, begin, end, bq, bk,
                          acc + i * nk + j, nk);
@@ -102,7 +111,7 @@ PAGED_INLINE void score_block(const float *q, const float *keys, size_t width, f
         float t[16];
 
         v16_store(t, dots16(q, keys + k * width, width, nq));
-#pragma GCC unroll 4
+        PAGED_UNROLL
         for (int i = 0; i < nq; i++)
             memcpy(scores + (size_t)i * KVI_PAGED_TILE + k, t + (size_t)i * nk, nk * sizeof *t);
     }
@@ -185,7 +194,7 @@ static void weigh(kvi_paged_state *state, float *scores, const size_t *n, size_t
         float *s = scores + q * KVI_PAGED_TILE;
         v16    p[4];
 
-#pragma GCC unroll 4
+        PAGED_UNROLL
         for (int i = 0; i < 4; i++) {
             p[i] = exp_down(v16_sub(v16_load(s + 16 * i), v16_set(max[q])));
             v16_store(s + 16 * i, p[i]);
@@ -211,29 +220,29 @@ PAGED_INLINE void add_block(float *out, const float *f, const float *p, const fl
 {
     v16 a[16];
 
-#pragma GCC unroll 16
+    PAGED_UNROLL
     for (int i = 0; i < nq; i++)
-#pragma GCC unroll 16
+        PAGED_UNROLL
         for (int j = 0; j < nc; j++)
             a[i * nc + j] = v16_mul(v16_load(out + (size_t)i * width + 16 * j), v16_set(f[i]));
     for (size_t k = 0; k < n; k++) {
         v16 v[4];
 
-#pragma GCC unroll 16
+        PAGED_UNROLL
         for (int j = 0; j < nc; j++)
             v[j] = v16_load(values + k * width + 16 * j);
-#pragma GCC unroll 16
+        PAGED_UNROLL
         for (int i = 0; i < nq; i++) {
             const v16 w = v16_set(p[(size_t)i * KVI_PAGED_TILE + k]);
 
-#pragma GCC unroll 16
+            PAGED_UNROLL
             for (int j = 0; j < nc; j++)
                 a[i * nc + j] = v16_fma(w, v[j], a[i * nc + j]);
         }
     }
-#pragma GCC unroll 16
+    PAGED_UNROLL
     for (int i = 0; i < nq; i++)
-#pragma GCC unroll 16
+        PAGED_UNROLL
         for (int j = 0; j < nc; j++)
             v16_store(out + (size_t)i * width + 16 * j, a[i * nc + j]);
 }
@@ -296,7 +305,7 @@ PAGED_INLINE void score4(const uint32_t format, const tile_rows *t, const float 
         const size_t end = kvi_min_size(begin + V16_BLOCK, t->width);
         v16          a[16];
 
-#pragma GCC unroll 16
+        PAGED_UNROLL
         for (int i = 0; i < 16; i++)
             a[i] = v16_zero();
         for (size_t c = begin; c < end; c += 32) {
@@ -304,16 +313,16 @@ PAGED_INLINE void score4(const uint32_t format, const tile_rows *t, const float 
 
             if (ahead < k + 4 && ahead < t->n_next)
                 prefetch_row(t->next[ahead++], t->row_bytes);
-#pragma GCC unroll 4
+            PAGED_UNROLL
             for (size_t j = 0; j < 4; j++)
                 load32(format, t->rows[k + j], t->width, c, x[j]);
-#pragma GCC unroll 2
+            PAGED_UNROLL
             for (size_t half = 0; half < 2; half++) {
-#pragma GCC unroll 4
+                PAGED_UNROLL
                 for (size_t i = 0; i < 4; i++) {
                     const v16 y = v16_load(q + i * t->width + c + 16 * half);
 
-#pragma GCC unroll 4
+                    PAGED_UNROLL
                     for (size_t j = 0; j < 4; j++)
                         a[4 * i + j] = v16_fma(y, x[j][half], a[4 * i + j]);
                 }
@@ -322,7 +331,7 @@ PAGED_INLINE void score4(const uint32_t format, const tile_rows *t, const float 
         sum = begin == 0 ? v16_fold16(a) : v16_add(sum, v16_fold16(a));
     }
     v16_store(s, sum);
-#pragma GCC unroll 4
+    PAGED_UNROLL
     for (size_t i = 0; i < 4; i++)
         memcpy(scores + i * KVI_PAGED_TILE + k, s + 4 * i, 4 * sizeof *s);
 }
@@ -336,9 +345,9 @@ PAGED_INLINE void add4(const uint32_t format, const tile_rows *t, float *out, co
     size_t       wait = 1;
     v16          a[16];
 
-#pragma GCC unroll 4
+    PAGED_UNROLL
     for (size_t i = 0; i < 4; i++)
-#pragma GCC unroll 4
+        PAGED_UNROLL
         for (size_t j = 0; j < nc; j++)
             a[i * nc + j] = v16_mul(v16_load(out + i * t->width + c + 16 * j), v16_set(f[i]));
     for (size_t k = 0; k < t->n; k++) {
@@ -349,21 +358,21 @@ PAGED_INLINE void add4(const uint32_t format, const tile_rows *t, float *out, co
                 prefetch_row(t->next[ahead++], t->row_bytes);
             wait = passes;
         }
-#pragma GCC unroll 2
+        PAGED_UNROLL
         for (size_t j = 0; j < nc; j += 2)
             load32(format, t->rows[k], t->width, c + 16 * j, v + j);
-#pragma GCC unroll 4
+        PAGED_UNROLL
         for (size_t i = 0; i < 4; i++) {
             const v16 w = v16_set(p[i * KVI_PAGED_TILE + k]);
 
-#pragma GCC unroll 4
+            PAGED_UNROLL
             for (size_t j = 0; j < nc; j++)
                 a[i * nc + j] = v16_fma(w, v[j], a[i * nc + j]);
         }
     }
-#pragma GCC unroll 4
+    PAGED_UNROLL
     for (size_t i = 0; i < 4; i++)
-#pragma GCC unroll 4
+        PAGED_UNROLL
         for (size_t j = 0; j < nc; j++)
             v16_store(out + i * t->width + c + 16 * j, a[i * nc + j]);
 }

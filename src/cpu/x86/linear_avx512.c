@@ -155,15 +155,12 @@ static const _Alignas(64) uint32_t lin_fp4_scaled[256][16] = {
      0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000,
      0x7fc00000, 0x7fc00000}};
 
-static inline void lin_fp4_mixed(const uint8_t *p, const uint8_t *scale, v16 w[4])
+static inline void lin_fp4_mixed(const uint8_t *p, const uint8_t *scale, v16 w[2])
 {
-    const v16 first = _mm512_load_ps(lin_fp4_scaled[scale[0]]);
-    const v16 second = _mm512_load_ps(lin_fp4_scaled[scale[1]]);
+    const v16 values = _mm512_load_ps(lin_fp4_scaled[*scale]);
 
-    w[0] = fp4_16_mixed(p, first);
-    w[1] = fp4_16_mixed(p + 8, first);
-    w[2] = fp4_16_mixed(p + 16, second);
-    w[3] = fp4_16_mixed(p + 24, second);
+    w[0] = fp4_16_mixed(p, values);
+    w[1] = fp4_16_mixed(p + 8, values);
 }
 
 static inline v16 lin_mix(v16 a)
