@@ -22,6 +22,9 @@ typedef struct kvi_attend_heads {
     float       *max;    /* [n_heads]: -1e30 before the first pass */
     float       *sum;    /* [n_heads]: 0 before the first pass */
     float       *scores; /* [n_heads, k]: initialised; NULL = nobody asks for the mass */
+    float       *lanes;  /* [n_heads rounded up to 16, width]: q as `arrange` leaves it */
+    float       *dots;   /* [n_heads / 16 rounded up, KVI_ATTEND_PASS, 16]: from score to
+                          * add_keys */
     size_t       n_heads;
     size_t       width;  /* a multiple of 32 */
     size_t       k;      /* selected slots: those from n_window on */
@@ -40,9 +43,23 @@ typedef struct kvi_attend_keys {
     uint32_t     n_tiles;
 } kvi_attend_keys;
 
+/* Rows that a kernel brings to the L2 cache while it computes; it takes off what it asked for. */
+typedef struct kvi_attend_next {
+    const uint8_t *const *rows;
+    size_t                n;
+    size_t                bytes; /* of a row */
+} kvi_attend_next;
+
 typedef struct kvi_attend_kernels {
-    uint32_t flags;    /* KVCSA_CPU_* that are in use */
-    uint32_t min_work; /* multiply-adds that are worth waking a thread: about 20 us */
+    uint32_t flags;      /* KVCSA_CPU_* that are in use */
+    uint32_t min_work;   /* multiply-adds that are worth waking a thread: about 20 us */
+    uint32_t score_keys; /* keys that score likes to take; 0 = neither arrange nor score: add_keys
+                          * does without them */
+    /* Before the first pass. */
+    void (*arrange)(const kvi_attend_heads *h);
+    /* Dot products of the keys begin .. end - 1 of a pass, which are best decoded just before. */
+    void (*score)(const kvi_attend_heads *h, const kvi_attend_keys *keys, size_t begin, size_t end,
+                  kvi_attend_next *next);
     /* Takes the keys in, n_tiles > 0; scores of selected slots are kept if somebody wants them. */
     void (*add_keys)(const kvi_attend_heads *h, const kvi_attend_keys *keys);
     /* Divides by the denominator; scores become probabilities (meaningless in empty slots).

@@ -1,17 +1,19 @@
 /* Attention over window and selected entries with sixteen lanes: include after cpu/v16.h and what
- * the variant defines: the register (reg, REG_LANES, reg_zero, reg_load, reg_store, reg_fma) and
- * DOT_KEYS.
+ * the variant defines: the register (reg, REG_LANES, reg_zero, reg_load, reg_store, reg_set of a
+ * float in memory, reg_add, reg_fma, reg_transpose) and the tiles (DOT_KEYS, DOT_REGS, DOT_FEW,
+ * REST_KEYS).
  *
- * Two matrix products with a softmax between them, for up to sixteen heads at a time:
- *   scores   [key][16 heads] = q . key: register tiles of keys x heads, lanes are channels; the
- *            16 heads of q stay in the L1 cache, a key comes from the L2 cache once. The sums of a
- *            key for 16 heads are folded together, so that heads are lanes from here on;
+ * Two matrix products with a softmax between them:
+ *   scores   lanes are heads. Lane i of v16.h, the channels i, i + 16, ..., is a tile of keys x
+ *            registers of heads: q of these channels, brought in order once a row, comes from the
+ *            L2 cache, the keys of a tile, decoded just before, stay in L1 for all heads. So the
+ *            fold of v16.h is 15 plain additions, the same bits as between lanes of a register;
  *   softmax  per tile of 64 slots: maximum, e^x and sums run vertically over the keys;
  *   output   register tiles of heads x channels, keys inside: these channels of the keys stay in
  *            L1.
  * Work: 2 fma of 16 lanes for a key, a head and 16 channels; the bound is the fma rate. Besides it
- * a fold of 45 instructions for 16 scores (512 fma at 512 channels) and one e^x of 24. Heads of a
- * group see nothing of each other.
+ * 15 additions for 16 scores (512 fma at 512 channels) and one e^x of 24. Heads see nothing of each
+ * other.
  *
  * The order of ref_attend.c with
  *   - scores summed as v16.h says, then times the scale;
@@ -19,25 +21,30 @@
  *   - denominator * f + sum with two roundings.
  *
  * Measured (64 heads x 512 channels x (128 window rows + 512 entries FP4_E4M3_G16), one row, one
- * thread), share of the fma peak of AVX-512 / AVX2: scores with fold 0.88 / 0.92, output 0.94 /
- * 0.93, softmax 4 % / 3 %; the operator with 4k entries 0.81 / 0.86, with 1M 0.77 / 0.84. */
+ * thread, AVX-512): scores alone 0.91 to 0.92 of the fma peak with keys from L2; the operator 1.10
+ * times as fast as with lanes that are channels where there are 4k entries, 1.05 to 1.07 times
+ * with 1M. With AVX2 no difference that can be told. */
 #ifndef KVI_ATTEND_V16_H
 #define KVI_ATTEND_V16_H
 
 #include "cpu/attend_kernels.h"
 
+#include <string.h>
+
+#define SUM_REST (V16_REGS == 32 ? 2 : 1)
+
 /* Arrays of sums are registers only if every loop over them is unrolled. */
 #if defined(__clang__)
-#define UNROLL       _Pragma("clang loop unroll(full)")
-#define UNROLL_TWICE _Pragma("clang loop unroll_count(2)")
+#define UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define UNROLL       _Pragma("GCC unroll 16")
-#define UNROLL_TWICE _Pragma("GCC unroll 2")
+#define UNROLL _Pragma("GCC unroll 16")
 #endif
 
 enum {
     LANES = 16,
-    DOT_HEADS = 6,
+    DOT_HEADS = DOT_REGS * REG_LANES,
+    REST_HEADS = 6,
+    PREFETCH_ROWS = 6, /* of a tile */
 #if V16_REGS == 32
     SUM_HEADS = 8,
     SUM_VECS = 3,
@@ -51,24 +58,205 @@ enum {
 
 /* ---------------------------------------------------------------- scores */
 
+/* Registers of heads that are taken together where n_heads are left; 0 = too few for one. */
+static inline size_t block_regs(size_t n_heads)
+{
+    if (n_heads + REG_LANES / 4 >= DOT_HEADS)
+        return DOT_REGS;
+    return n_heads + REG_LANES / 4 >= REG_LANES ? 1 : 0;
+}
+
+/* A register of heads, lanes are heads: q of channel 16 j + lane goes to to[(lane * width / 16 + j)
+ * * stride]. Where there is no head: 0. */
+static void arrange_heads(const kvi_attend_heads *h, size_t first, float *to, size_t stride)
+{
+    const size_t steps = h->width / 16;
+
+    for (size_t c = 0; c < h->width; c += REG_LANES) {
+        reg t[REG_LANES];
+
+        for (size_t i = 0; i < REG_LANES; i++)
+            t[i] = first + i < h->n_heads ? reg_load(h->q + (first + i) * h->width + c)
+                                          : reg_zero();
+        reg_transpose(t);
+        for (size_t i = 0; i < REG_LANES; i++)
+            reg_store(to + ((c % 16 + i) * steps + c / 16) * stride, t[i]);
+    }
+}
+
+static void attend_arrange(const kvi_attend_heads *h)
+{
+    float *to = h->lanes;
+    size_t n_regs;
+
+    for (size_t first = 0; first < h->n_heads; first += n_regs * REG_LANES) {
+        n_regs = block_regs(h->n_heads - first);
+        if (n_regs == 0)
+            break;
+        for (size_t r = 0; r < n_regs; r++)
+            arrange_heads(h, first + r * REG_LANES, to + r * REG_LANES, n_regs * REG_LANES);
+        to += n_regs * REG_LANES * h->width;
+    }
+    if (h->n_heads % LANES != 0) /* lanes that no register covers */
+        memset(h->dots + h->n_heads / LANES * KVI_ATTEND_PASS * LANES, 0,
+               sizeof(float) * KVI_ATTEND_PASS * LANES);
+}
+
+/* A tile: some keys and registers of heads, a block of channels. */
+typedef struct dot_job {
+    const float     *keys[DOT_KEYS];
+    const float     *q;      /* of lane 0 */
+    size_t           stride; /* of q, from lane to lane */
+    size_t           width;  /* channels */
+    size_t           first;  /* 1 = the first block: dots holds nothing yet */
+    float           *dots;
+    kvi_attend_next *next;
+} dot_job;
+
+/* To the L2 cache, at lane n of a tile. First one line of some rows: what follows waits for the
+ * page walks, and only walks that are asked for together overlap. Later their other lines, a row at
+ * a time: many at once would hold up the loads of q. */
+static void prefetch_rows(kvi_attend_next *next, size_t n)
+{
+    if (n == 0) {
+        for (size_t i = 0; i < PREFETCH_ROWS && i < next->n; i++)
+            __builtin_prefetch(next->rows[i], 0, 2);
+    } else if (n + 2 * PREFETCH_ROWS >= LANES && n % 2 == 0 && next->n > 0) {
+        for (size_t at = 64; at < next->bytes; at += 64)
+            __builtin_prefetch(*next->rows + at, 0, 2);
+        __builtin_prefetch(*next->rows + next->bytes - 1, 0, 2);
+        next->rows++;
+        next->n--;
+    }
+}
+
+/* The lanes of v16.h are taken one after the other, in such an order that every sum of the fold is
+ * due when its second half is there: `wait` holds at most one half of each level. */
+static inline __attribute__((always_inline)) void dot_tile(const dot_job *job, size_t n_keys,
+                                                           size_t n_regs)
+{
+    static const uint8_t order[LANES] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
+
+    const size_t width = job->width;
+
+    _Alignas(64) float wait[4][DOT_KEYS][DOT_HEADS];
+
+    for (size_t n = 0; n < LANES; n++) {
+        const size_t lane = order[n];
+        const float *q = job->q + lane * job->stride;
+        const float *keys[DOT_KEYS];
+        size_t       level = 0;
+        reg          a[DOT_KEYS][DOT_REGS];
+
+        prefetch_rows(job->next, n);
+        UNROLL
+        for (size_t i = 0; i < n_keys; i++) {
+            keys[i] = job->keys[i] + lane;
+            UNROLL
+            for (size_t r = 0; r < n_regs; r++)
+                a[i][r] = reg_zero();
+        }
+        for (size_t c = 0; c < width; c += 16) {
+            reg x[DOT_REGS];
+
+            UNROLL
+            for (size_t r = 0; r < n_regs; r++)
+                x[r] = reg_load(q + r * REG_LANES);
+            q += n_regs * REG_LANES;
+            UNROLL
+            for (size_t i = 0; i < n_keys; i++) {
+                const reg k = reg_set(keys[i] + c);
+
+                UNROLL
+                for (size_t r = 0; r < n_regs; r++)
+                    a[i][r] = reg_fma(k, x[r], a[i][r]);
+            }
+        }
+        for (; (n >> level & 1) != 0; level++) {
+            UNROLL
+            for (size_t i = 0; i < n_keys; i++)
+                UNROLL
+                for (size_t r = 0; r < n_regs; r++)
+                    a[i][r] = reg_add(reg_load(wait[level][i] + r * REG_LANES), a[i][r]);
+        }
+        UNROLL
+        for (size_t i = 0; i < n_keys; i++)
+            UNROLL
+            for (size_t r = 0; r < n_regs; r++) {
+                float *dot = job->dots + (r * REG_LANES / LANES * KVI_ATTEND_PASS + i) * LANES +
+                             r * REG_LANES % LANES;
+
+                if (n + 1 < LANES)
+                    reg_store(wait[level][i] + r * REG_LANES, a[i][r]);
+                else
+                    reg_store(dot, job->first ? a[i][r] : reg_add(reg_load(dot), a[i][r]));
+            }
+    }
+}
+
+/* Functions of their own: inlined into one large function, gcc spills inside the loops. */
+#define DOT_FUNCTION(name, n_keys, n_regs)                                                         \
+    static __attribute__((noinline)) void name(const dot_job *job)                                 \
+    {                                                                                              \
+        dot_tile(job, n_keys, n_regs);                                                             \
+    }
+DOT_FUNCTION(dot_many, DOT_KEYS, DOT_REGS)
+DOT_FUNCTION(dot_few, DOT_FEW, DOT_REGS)
+DOT_FUNCTION(dot_one, 1, DOT_REGS)
+DOT_FUNCTION(dot_many_of_some, DOT_KEYS, 1)
+DOT_FUNCTION(dot_few_of_some, DOT_FEW, 1)
+DOT_FUNCTION(dot_one_of_some, 1, 1)
+
+/* The keys begin .. end - 1 and the heads from first on; q: of these heads. */
+static void dot_block(const kvi_attend_heads *h, const kvi_attend_keys *keys, size_t begin,
+                      size_t end, size_t first, const float *q, kvi_attend_next *next)
+{
+    const int some = block_regs(h->n_heads - first) < DOT_REGS;
+    const size_t n_heads = some ? REG_LANES : DOT_HEADS;
+    dot_job      job = {.stride = h->width / 16 * n_heads, .next = next};
+    size_t       n;
+
+    for (size_t i = begin; i < end; i += n) {
+        n = end - i >= DOT_KEYS ? DOT_KEYS : end - i >= DOT_FEW ? DOT_FEW : 1;
+        job.dots = h->dots + (first / LANES * KVI_ATTEND_PASS + i) * LANES + first % LANES;
+        for (size_t c = 0; c < h->width; c += V16_BLOCK) {
+            job.q = q + c / 16 * n_heads;
+            job.width = h->width - c < V16_BLOCK ? h->width - c : V16_BLOCK;
+            job.first = c == 0;
+            for (size_t j = 0; j < n; j++)
+                job.keys[j] = keys->rows[i + j] + c;
+            if (n == DOT_KEYS)
+                (some ? dot_many_of_some : dot_many)(&job);
+            else if (n == DOT_FEW)
+                (some ? dot_few_of_some : dot_few)(&job);
+            else
+                (some ? dot_one_of_some : dot_one)(&job);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- scores of a few heads */
+
+/* Heads that would leave most of a register empty: lanes are channels, and the sums of a key for up
+ * to 16 heads are folded together. */
+
 /* Sums of keys x heads over `width` channels, not yet folded: acc [n_keys][LANES][16]. A register
  * of lanes at a time, since lanes are independent and more keys and heads are worth more than more
  * lanes where registers are few. */
 static inline __attribute__((always_inline)) void
-dot_tile(const float *const *keys, size_t n_keys, const float *q, size_t q_stride, size_t n_heads,
-         size_t width, float *acc)
+rest_tile(const float *const *keys, size_t n_keys, const float *q, size_t q_stride, size_t n_heads,
+          size_t width, float *acc)
 {
     for (size_t lane = 0; lane < LANES; lane += REG_LANES) {
-        reg a[DOT_KEYS][DOT_HEADS];
+        reg a[REST_KEYS][REST_HEADS];
 
         UNROLL
         for (size_t i = 0; i < n_keys; i++)
             UNROLL
             for (size_t h = 0; h < n_heads; h++)
                 a[i][h] = reg_zero();
-        UNROLL_TWICE
         for (size_t c = lane; c < width; c += 16) {
-            reg k[DOT_KEYS];
+            reg k[REST_KEYS];
 
             UNROLL
             for (size_t i = 0; i < n_keys; i++)
@@ -92,72 +280,89 @@ dot_tile(const float *const *keys, size_t n_keys, const float *q, size_t q_strid
 
 /* The same for a number of heads that is known when it runs; n_keys is a constant. */
 static inline __attribute__((always_inline)) void
-dot_some_heads(const float *const *keys, size_t n_keys, const float *q, size_t q_stride,
-               size_t n_heads, size_t width, float *acc)
+rest_heads(const float *const *keys, size_t n_keys, const float *q, size_t q_stride,
+           size_t n_heads, size_t width, float *acc)
 {
-    for (; n_heads >= DOT_HEADS; n_heads -= DOT_HEADS) {
-        dot_tile(keys, n_keys, q, q_stride, DOT_HEADS, width, acc);
-        q += DOT_HEADS * q_stride;
-        acc += DOT_HEADS * 16;
+    for (; n_heads >= REST_HEADS; n_heads -= REST_HEADS) {
+        rest_tile(keys, n_keys, q, q_stride, REST_HEADS, width, acc);
+        q += REST_HEADS * q_stride;
+        acc += REST_HEADS * 16;
     }
     switch (n_heads) {
-    case 5: dot_tile(keys, n_keys, q, q_stride, 5, width, acc); break;
-    case 4: dot_tile(keys, n_keys, q, q_stride, 4, width, acc); break;
-    case 3: dot_tile(keys, n_keys, q, q_stride, 3, width, acc); break;
-    case 2: dot_tile(keys, n_keys, q, q_stride, 2, width, acc); break;
-    case 1: dot_tile(keys, n_keys, q, q_stride, 1, width, acc); break;
+    case 5: rest_tile(keys, n_keys, q, q_stride, 5, width, acc); break;
+    case 4: rest_tile(keys, n_keys, q, q_stride, 4, width, acc); break;
+    case 3: rest_tile(keys, n_keys, q, q_stride, 3, width, acc); break;
+    case 2: rest_tile(keys, n_keys, q, q_stride, 2, width, acc); break;
+    case 1: rest_tile(keys, n_keys, q, q_stride, 1, width, acc); break;
     default: break;
     }
 }
 
-/* Functions of their own: inlined into one large function, gcc spills inside the loops. */
-static __attribute__((noinline)) void dot_many(const float *const *keys, const float *q,
+static __attribute__((noinline)) void rest_many(const float *const *keys, const float *q,
+                                                size_t q_stride, size_t n_heads, size_t width,
+                                                float *acc)
+{
+    rest_heads(keys, REST_KEYS, q, q_stride, n_heads, width, acc);
+}
+
+static __attribute__((noinline)) void rest_one(const float *const *keys, const float *q,
                                                size_t q_stride, size_t n_heads, size_t width,
                                                float *acc)
 {
-    dot_some_heads(keys, DOT_KEYS, q, q_stride, n_heads, width, acc);
+    rest_heads(keys, 1, q, q_stride, n_heads, width, acc);
 }
 
-static __attribute__((noinline)) void dot_one(const float *const *keys, const float *q,
-                                              size_t q_stride, size_t n_heads, size_t width,
-                                              float *acc)
+/* The keys begin .. end - 1 and the heads from first on, less than a register of them. */
+static void dot_rest(const kvi_attend_heads *h, const kvi_attend_keys *keys, size_t begin,
+                     size_t end, size_t first)
 {
-    dot_some_heads(keys, 1, q, q_stride, n_heads, width, acc);
-}
+    const size_t n_heads = h->n_heads - first;
+    const float *q = h->q + first * h->width;
+    size_t       n;
 
-/* Dot products [n_keys][LANES] of all keys and some heads; lanes without a head give 0. */
-static void dot_products(const kvi_attend_keys *keys, const float *q, size_t n_heads, size_t width,
-                         float *scores)
-{
-    const size_t n_keys = keys->ends[keys->n_tiles - 1];
+    _Alignas(64) float acc[REST_KEYS * LANES * 16];
 
-    _Alignas(64) float acc[DOT_KEYS * LANES * 16];
+    memset(acc, 0, sizeof acc);
+    for (size_t i = begin; i < end; i += n) {
+        float *dots = h->dots + (first / LANES * KVI_ATTEND_PASS + i) * LANES + first % LANES;
 
-    for (size_t i = 0; i < DOT_KEYS * LANES && n_heads < LANES; i++)
-        v16_store(acc + i * 16, v16_zero());
-    for (size_t i = 0; i < n_keys;) {
-        const size_t n = n_keys - i < DOT_KEYS ? 1 : DOT_KEYS;
-
-        for (size_t c = 0; c < width; c += V16_BLOCK) {
-            const size_t block = width - c < V16_BLOCK ? width - c : V16_BLOCK;
-            const float *rows[DOT_KEYS];
+        n = end - i < REST_KEYS ? 1 : REST_KEYS;
+        for (size_t c = 0; c < h->width; c += V16_BLOCK) {
+            const size_t block = h->width - c < V16_BLOCK ? h->width - c : V16_BLOCK;
+            const float *rows[REST_KEYS];
 
             for (size_t j = 0; j < n; j++)
                 rows[j] = keys->rows[i + j] + c;
-            if (n == 1)
-                dot_one(rows, q + c, width, n_heads, block, acc);
-            else
-                dot_many(rows, q + c, width, n_heads, block, acc);
+            (n == 1 ? rest_one : rest_many)(rows, q + c, h->width, n_heads, block, acc);
             for (size_t j = 0; j < n; j++) {
-                float *s = scores + (i + j) * LANES;
-                v16    a[16];
+                float *s = dots + j * LANES;
+                v16    a[16], sum;
 
-                for (size_t h = 0; h < 16; h++)
-                    a[h] = v16_load(acc + (j * LANES + h) * 16);
-                v16_store(s, c == 0 ? v16_fold16(a) : v16_add(v16_load(s), v16_fold16(a)));
+                for (size_t k = 0; k < 16; k++)
+                    a[k] = v16_load(acc + (j * LANES + k) * 16);
+                sum = v16_fold16(a);
+                v16_store_n(s, c == 0 ? sum : v16_add(v16_load_n(s, n_heads), sum), n_heads);
             }
         }
-        i += n;
+    }
+}
+
+/* ---------------------------------------------------------------- scores of all heads */
+
+static void attend_score(const kvi_attend_heads *h, const kvi_attend_keys *keys, size_t begin,
+                         size_t end, kvi_attend_next *next)
+{
+    const float *q = h->lanes;
+    size_t       n_heads;
+
+    for (size_t first = 0; first < h->n_heads; first += n_heads) {
+        n_heads = block_regs(h->n_heads - first) * REG_LANES;
+        if (n_heads == 0) {
+            dot_rest(h, keys, begin, end, first);
+            break;
+        }
+        dot_block(h, keys, begin, end, first, q, next);
+        q += n_heads * h->width;
     }
 }
 
@@ -250,12 +455,6 @@ static inline v16 soften(float *s, size_t n_keys, v16 scale, v16 *max, v16 *sum)
 
 /* ---------------------------------------------------------------- output */
 
-/* What the output of some heads gets: per tile a factor, per key a weight; lanes are heads. */
-typedef struct weights {
-    float factors[KVI_ATTEND_PASS / KVI_ATTEND_TILE][LANES];
-    float keys[KVI_ATTEND_PASS][LANES];
-} weights;
-
 /* n_heads x n_vecs x 16 channels, the channels from c on. factors and p, the weights: of the first
  * of these heads; out: there, at c. */
 static inline __attribute__((always_inline)) void
@@ -309,12 +508,9 @@ sum_tile(const kvi_attend_keys *keys, const float *factors, const float *p, size
 
 /* The same for all heads of a group; n_vecs is a constant. */
 static inline __attribute__((always_inline)) void
-sum_heads(const kvi_attend_keys *keys, const weights *w, size_t n_heads, size_t c, size_t n_vecs,
-          int first, float *out, size_t stride)
+sum_heads(const kvi_attend_keys *keys, const float *f, const float *p, size_t n_heads, size_t c,
+          size_t n_vecs, int first, float *out, size_t stride)
 {
-    const float *f = w->factors[0];
-    const float *p = w->keys[0];
-
     for (; n_heads >= SUM_HEADS; n_heads -= SUM_HEADS) {
         sum_tile(keys, f, p, SUM_HEADS, c, n_vecs, first, out, stride);
         f += SUM_HEADS;
@@ -335,16 +531,21 @@ sum_heads(const kvi_attend_keys *keys, const weights *w, size_t n_heads, size_t 
     }
 }
 
-static __attribute__((noinline)) void sum_keys(const kvi_attend_keys *keys, const weights *w,
-                                               size_t n_heads, size_t width, int first,
-                                               float *out)
+/* factors [n_tiles][LANES], weights [key][LANES]. */
+static __attribute__((noinline)) void sum_keys(const kvi_attend_keys *keys, const float *factors,
+                                               const float *weights, size_t n_heads, size_t width,
+                                               int first, float *out)
 {
     size_t c = 0;
 
     for (; c + SUM_VECS * 16 <= width; c += SUM_VECS * 16)
-        sum_heads(keys, w, n_heads, c, SUM_VECS, first, out + c, width);
+        sum_heads(keys, factors, weights, n_heads, c, SUM_VECS, first, out + c, width);
+#if SUM_REST > 1
+    for (; c + SUM_REST * 16 <= width; c += SUM_REST * 16)
+        sum_heads(keys, factors, weights, n_heads, c, SUM_REST, first, out + c, width);
+#endif
     for (; c < width; c += 16)
-        sum_heads(keys, w, n_heads, c, 1, first, out + c, width);
+        sum_heads(keys, factors, weights, n_heads, c, 1, first, out + c, width);
 }
 
 /* ---------------------------------------------------------------- kernels */
@@ -362,39 +563,30 @@ static inline void store_lanes(float *p, v16 a, size_t n)
         v16_store(p, a);
 }
 
-/* Heads first .. first + n_heads - 1, at most LANES. */
-static void add_keys_to(const kvi_attend_heads *h, size_t first, size_t n_heads,
-                        const kvi_attend_keys *keys)
-{
-    const v16    scale = v16_set(h->scale);
-    v16          max = load_lanes(h->max + first, n_heads);
-    v16          sum = load_lanes(h->sum + first, n_heads);
-    size_t       begin = 0;
-
-    _Alignas(64) weights w;
-
-    dot_products(keys, h->q + first * h->width, n_heads, h->width, w.keys[0]);
-    if (h->scores)
-        keep_scores(h, first, n_heads, keys, w.keys[0]);
-    for (size_t t = 0; t < keys->n_tiles; t++) {
-        v16_store(w.factors[t], soften(w.keys[begin], keys->ends[t] - begin, scale, &max, &sum));
-        begin = keys->ends[t];
-    }
-    store_lanes(h->max + first, max, n_heads);
-    store_lanes(h->sum + first, sum, n_heads);
-    sum_keys(keys, &w, n_heads, h->width, h->first != 0, h->out + first * h->width);
-}
-
 static void attend_add_keys(const kvi_attend_heads *h, const kvi_attend_keys *keys)
 {
-    const size_t n_groups = (h->n_heads + LANES - 1) / LANES;
-    size_t       first = 0;
+    const v16 scale = v16_set(h->scale);
+    float    *s = h->dots;
 
-    for (size_t g = n_groups; g > 0; g--) { /* groups of nearly equal size */
-        const size_t n = (h->n_heads - first + g - 1) / g;
+    for (size_t first = 0; first < h->n_heads; first += LANES) {
+        const size_t n = h->n_heads - first < LANES ? h->n_heads - first : LANES;
+        v16          max = load_lanes(h->max + first, n);
+        v16          sum = load_lanes(h->sum + first, n);
+        size_t       begin = 0;
 
-        add_keys_to(h, first, n, keys);
-        first += n;
+        _Alignas(64) float factors[KVI_ATTEND_PASS / KVI_ATTEND_TILE][LANES];
+
+        if (h->scores)
+            keep_scores(h, first, n, keys, s);
+        for (size_t t = 0; t < keys->n_tiles; t++) {
+            v16_store(factors[t],
+                      soften(s + begin * LANES, keys->ends[t] - begin, scale, &max, &sum));
+            begin = keys->ends[t];
+        }
+        store_lanes(h->max + first, max, n);
+        store_lanes(h->sum + first, sum, n);
+        sum_keys(keys, factors[0], s, n, h->width, h->first != 0, h->out + first * h->width);
+        s += KVI_ATTEND_PASS * LANES;
     }
 }
 

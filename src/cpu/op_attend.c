@@ -9,11 +9,10 @@
  * 512 channels that costs as much as five heads, and keys that another core has dequantised cost
  * about as much to fetch.
  *
- * Entries lie at random places of the cache. Those of the next pass are prefetched while the keys
- * of this one are still to be computed with, all of them in one go: a prefetch waits for its page
- * walk, and only walks that are asked for together overlap (57 ns a row with small pages, against
- * 150 ns one by one). Rows of keys in scratch are a line longer than the key, so that equal
- * channels do not meet in one set of the L1 cache. */
+ * Keys are decoded a few at a time, just before the kernel scores them. Entries lie at random
+ * places of the cache; those of the next pass are prefetched by that kernel, in between. Rows of
+ * keys in scratch are a line longer than the key, so that equal channels do not meet in one set of
+ * the L1 cache. */
 #include "cpu/cpu_ops.h"
 
 #include "base/checked.h"
@@ -56,6 +55,8 @@ typedef struct task {
     float   *scores;     /* [n_heads, k]; NULL = nobody asks for the mass, or the job has them */
     float   *max;        /* [n_heads] */
     float   *sum;        /* [n_heads] */
+    float   *lanes;      /* of kvi_attend_heads, as dots */
+    float   *dots;
     uint64_t window_pos;
 } task;
 
@@ -87,13 +88,6 @@ static const uint8_t *entry_row(const kvi_attend_params *p, uint32_t entry)
     const uint8_t      *part = p->entries.main_parts[entry / o->rows_per_block];
 
     return part + kvi_kv_main_row_off(o, entry % o->rows_per_block);
-}
-
-static void prefetch(const uint8_t *row, size_t bytes) /* to the L2 cache */
-{
-    for (size_t at = 0; at < bytes; at += LINE)
-        __builtin_prefetch(row + at, 0, 2);
-    __builtin_prefetch(row + bytes - 1, 0, 2);
 }
 
 static void load_window(const attend_job *job, size_t row_begin, size_t row_end, task *t)
@@ -139,8 +133,23 @@ static void find_rows(const attend_job *job, size_t row, size_t begin, const tas
         s->rows[s->n] = entry_row(p, (uint32_t)entry);
         s->slots[s->n++] = (uint32_t)slot;
     }
-    for (size_t i = s->n_window; i < s->n; i++)
-        prefetch(s->rows[i], p->entries.owner->main_row_bytes);
+}
+
+static kvi_attend_next entries_of(const attend_job *job, const pass *s)
+{
+    return (kvi_attend_next){.rows = s->rows + s->n_window,
+                             .n = s->n - s->n_window,
+                             .bytes = s->n > s->n_window ? job->p->entries.owner->main_row_bytes
+                                                         : 0};
+}
+
+static void prefetch(const kvi_attend_next *next) /* to the L2 cache */
+{
+    for (size_t i = 0; i < next->n; i++) {
+        for (size_t at = 0; at < next->bytes; at += LINE)
+            __builtin_prefetch(next->rows[i] + at, 0, 2);
+        __builtin_prefetch(next->rows[i] + next->bytes - 1, 0, 2);
+    }
 }
 
 static void end_tiles(kvi_attend_keys *keys, size_t n_keys)
@@ -154,14 +163,15 @@ static void end_tiles(kvi_attend_keys *keys, size_t n_keys)
     }
 }
 
-static void decode_pass(const attend_job *job, size_t row, const pass *s, const task *t,
-                        kvi_attend_keys *keys)
+/* The keys begin .. end - 1 of a pass. */
+static void decode_keys(const attend_job *job, size_t row, const pass *s, const task *t,
+                        size_t begin, size_t end, kvi_attend_keys *keys)
 {
     const kvi_attend_params *p = job->p;
     const kvi_cache_kernels *cache = &job->dev->cache;
     const uint64_t           lo = first_position(p, row);
 
-    for (size_t i = 0; i < s->n; i++) {
+    for (size_t i = begin; i < end; i++) {
         float *key = t->keys + i * job->key_stride;
 
         if (i >= s->n_window)
@@ -173,6 +183,23 @@ static void decode_pass(const attend_job *job, size_t row, const pass *s, const 
         keys->rows[i] = key;
         keys->slots[i] = s->slots[i];
     }
+}
+
+/* Decodes and scores a pass and asks for the entries of the next one. */
+static void take_pass(const attend_job *job, size_t row, const pass *s, const pass *next_pass,
+                      const task *t, const kvi_attend_heads *h, kvi_attend_keys *keys)
+{
+    const size_t    step = job->kernels.score_keys;
+    kvi_attend_next next = entries_of(job, next_pass);
+    size_t          end;
+
+    for (size_t begin = 0; begin < s->n; begin = end) {
+        end = step == 0 ? s->n : kvi_min_size(begin + step, s->n);
+        decode_keys(job, row, s, t, begin, end, keys);
+        if (step != 0)
+            job->kernels.score(h, keys, begin, end, &next);
+    }
+    prefetch(&next);
     end_tiles(keys, s->n);
 }
 
@@ -204,10 +231,13 @@ static void attend_row(const attend_job *job, size_t row, size_t head_begin, siz
     float                   *scores = scores_of(job, row, t);
     pass                     passes[2];
     kvi_attend_keys          keys;
+    kvi_attend_next          next;
     kvi_attend_heads         h = {.q = p->q + at,
                                   .out = p->out + at,
                                   .max = t->max,
                                   .sum = t->sum,
+                                  .lanes = t->lanes,
+                                  .dots = t->dots,
                                   .n_heads = head_end - head_begin,
                                   .width = p->width,
                                   .k = p->k,
@@ -225,9 +255,13 @@ static void attend_row(const attend_job *job, size_t row, size_t head_begin, siz
         memset(h.scores, 0, h.n_heads * p->k * sizeof *scores);
     }
     find_rows(job, row, 0, t, &passes[0]);
+    next = entries_of(job, &passes[0]);
+    prefetch(&next);
+    if (job->kernels.score_keys != 0)
+        job->kernels.arrange(&h);
     for (size_t i = 0; i * KVI_ATTEND_PASS < job->n_slots; i++) {
-        decode_pass(job, row, &passes[i % 2], t, &keys);
         find_rows(job, row, (i + 1) * KVI_ATTEND_PASS, t, &passes[(i + 1) % 2]);
+        take_pass(job, row, &passes[i % 2], &passes[(i + 1) % 2], t, &h, &keys);
         if (keys.n_tiles > 0) {
             job->kernels.add_keys(&h, &keys);
             h.first = 0;
@@ -270,16 +304,21 @@ static bool divide_scratch(const attend_job *job, uint8_t *at, task *t, size_t *
     const kvi_attend_params *p = job->p;
     const size_t             rows = kvi_div_up(p->n_rows, job->n_groups);
     const bool               scores = p->mass != NULL && job->n_parts == 1;
-    const size_t             counts[4][2] = {
+    const size_t             heads = job->kernels.score_keys == 0
+                                         ? 0
+                                         : kvi_div_up(p->n_heads, job->n_parts * 16) * 16;
+    const size_t             counts[6][2] = {
         {KVI_ATTEND_PASS, job->key_stride},
         {rows > 1 ? p->n_window + rows - 1 : 0, job->key_stride},
         {scores ? p->n_heads : 0, p->k},
         {2, p->n_heads},
+        {heads, p->width},
+        {heads, KVI_ATTEND_PASS},
     };
-    size_t ends[4] = {0};
+    size_t ends[6] = {0};
     size_t n = 0;
 
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < 6; i++) {
         size_t size = 0;
 
         if (!kvi_mul_size(counts[i][0], counts[i][1], &size) || !kvi_add_size(n, size, &n) ||
@@ -294,7 +333,9 @@ static bool divide_scratch(const attend_job *job, uint8_t *at, task *t, size_t *
                     .window = rows > 1 ? f + ends[0] : NULL,
                     .scores = scores ? f + ends[1] : NULL,
                     .max = f + ends[2],
-                    .sum = f + ends[2] + p->n_heads};
+                    .sum = f + ends[2] + p->n_heads,
+                    .lanes = f + ends[3],
+                    .dots = f + ends[4]};
     }
     return kvi_mul_size(n, sizeof(float), bytes);
 }
@@ -405,7 +446,7 @@ kvcsa_status kvi_cpu_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_e
         return KVCSA_OK;
     check_params(p);
     if ((p->flags & KVI_OP_ROUND_BF16) != 0)
-        kvi_attend_portable(&job.kernels);
+        kvi_attend_init(&job.kernels, 0);
     split_work(&job);
     if (!count_scratch(&job, &tasks, &bytes) ||
         (job.scratch = kvi_alloc(&dev->allocator, bytes)) == NULL)
@@ -423,6 +464,7 @@ kvcsa_status kvi_cpu_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_e
 
 void kvi_attend_init(kvi_attend_kernels *k, uint32_t flags)
 {
+    k->score_keys = 0;
     kvi_attend_portable(k);
 #if defined(KVI_ARCH_X86_64)
     if (flags & KVCSA_CPU_AVX2)
