@@ -403,6 +403,36 @@ static void test_odd_values(void **state)
     }
 }
 
+/* Scales and weights on both sides of the bounds of LEVEL (index_quad.h), and weights that all have a sign, where scores are -0. */
+static void test_level_bounds(void **state)
+{
+    static const uint32_t heads[] = {1, 3, 4, 8, 32};
+    static const int      powers[] = {-126, -70, -62, -61, -60, -59, -1, 38, 39, 40, 41, 42, 70};
+    const uint64_t        n_visible = 64;
+    prng                  r;
+
+    (void)state;
+    prng_init(&r, seed + 9);
+    for (size_t t = 0; t < 13 * 5; t++) {
+        const shape s = {.width = 128, .n_heads = heads[t % 5], .n_rows = 1, .rows_per_block = 64, .n_entries = 64};
+        scene       c;
+
+        for (int near = 0; near < 4; near++) { /* codes of keys about 67, 167, 127 */
+            scene_init(&c, &r, s, 3, 3, 64);
+            for (size_t e = 0; near != 2 && e < s.n_entries; e++)
+                for (size_t g = 0; g < 4; g++)
+                    scales_at(&c, e)[g] = (uint8_t)((near == 0 ? 66 : near == 1 ? 165 : 67) + prng_below(&r, 4));
+            for (size_t h = 0; h < s.n_heads; h++) {
+                c.weights[h] = ldexpf(c.weights[h] < 0 ? -1.7f : 1.3f, powers[t / 5]);
+                c.weights[h] = near % 2 != 0 || t % 2 != 0 ? c.weights[h] : -fabsf(c.weights[h]);
+            }
+            memset(c.codes, 0, t % 3 == 0 ? s.n_heads * s.width : 0);
+            check_scene(&c, &n_visible, NULL, NULL, 0);
+            scene_fini(&c);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------- rows, threads, memory */
 
 /* Neither the rows beside it nor threads change a row. */
@@ -499,6 +529,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_scales_at_the_bounds),
         cmocka_unit_test(test_largest_sums),
         cmocka_unit_test(test_odd_values),
+        cmocka_unit_test(test_level_bounds),
         cmocka_unit_test(test_rows_alone_and_together),
         cmocka_unit_test(test_scratch_failures),
     };

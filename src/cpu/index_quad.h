@@ -18,7 +18,15 @@
  *   most within a key, and within a head of the query. The difference is put into the codes (12 *
  *   2^3 = 96 fits a signed byte), and the blocks make one integer, at most 4 * 4608 * 64 < 2^21.
  *   The sums that op_params.h wants are integers of that size times one power of two as well: they
- *   are exact, and the order is of no matter. */
+ *   are exact, and the order is of no matter.
+ *   Powers of two move out of the products with weights and out of the tree, as they change no
+ *   rounding of normal floats: with f = w * scale / 2 the sum of a quad is s = sum of max(0, n) *
+ *   f, times the key's scale. |f| in 2^-60 .. 2^40 and key scales in 2^-60 .. 2^40 keep products
+ *   above 2^-120 and sums below 2^127 on both ways; a sum that is subnormal is exact on both. Sums
+ *   start at the bits of L = 2^23: max(L + n, L) is the float L + max(0, n), and L * f is exact,
+ *   so fma(that, f, -L * f) rounds once: 2 instructions for a head instead of 4. It makes +0 of
+ *   max(0, n) * f = -0. That shows only in a score of which all heads are -0, which needs a sign
+ *   on all weights, and no head that is absent: such a row is not LEVEL. */
 #ifndef KVI_INDEX_QUAD_H
 #define KVI_INDEX_QUAD_H
 
@@ -37,27 +45,35 @@ enum {
     QUAD_MAGIC_BITS = 0x4b400000, /* of M */
     QUAD_CODE_MIN = 1,            /* EXACT */
     QUAD_CODE_MAX = 202,
+    QUAD_LEVEL_BITS = 0x4b000000, /* of L */
+    QUAD_LEVEL_CODE_MIN = 67,
+    QUAD_LEVEL_CODE_MAX = 167,
     QUAD_LEVEL_SHIFT = 3,
     QUAD_LEVEL_GROUPS = 4,
     QUAD_HALF = KVI_INDEX_GROUP / 2 /* bytes of a packed block */
 };
 #define QUAD_MAGIC 12582912.0f
+#define QUAD_LEVEL_ZERO 8388608.0f /* L */
 #define QUAD_SCALE_MIN 0x1p-21f
 #define QUAD_SCALE_MAX 0x1p40f
 
 /* A query: for each quad a quad_head and n_groups quad_blocks. */
 typedef struct quad_head {
     float    weights[QUAD];
-    int32_t  start[QUAD]; /* LEVEL: of all blocks */
     uint32_t is_exact;
     uint32_t is_level;
-    uint32_t unused[6]; /* whole lines of the cache */
+    uint32_t unused[10]; /* whole lines of the cache */
+    /* LEVEL */
+    int32_t start[QUAD];  /* bits of L - key_offset * sum of codes of all blocks */
+    float   factor[QUAD]; /* weight * the smallest scale / 2 */
+    float   minus[QUAD];  /* -L * factor */
+    float   pad[QUAD];
 } quad_head;
 
 typedef struct quad_block {
     int8_t  codes[QUAD_DWORDS][QUAD][4]; /* << shift if LEVEL */
     int32_t start[QUAD];                 /* bits of M - key_offset * sum of codes */
-    float   half[QUAD];                  /* scale / 2; LEVEL: the smallest of the head's */
+    float   half[QUAD];                  /* scale / 2; blocks that are shifted: the smallest */
     float   minus[QUAD];                 /* -M * scale / 2 */
     float   scale[QUAD];                 /* for the long way */
 } quad_block;
@@ -108,6 +124,27 @@ static inline int quad_log2_ratio(float a, float b)
     memcpy(&x, &a, sizeof x);
     memcpy(&y, &b, sizeof y);
     return (int)((y - x) >> 23);
+}
+
+static inline int quad_is_level_factor(float weight, float factor)
+{
+    const float x = factor < 0.0f ? -factor : factor;
+
+    return weight == 0.0f || (x >= 0x1p-60f && x <= 0x1p40f);
+}
+
+/* Has any head of the tree a weight without a sign? A score is never -0 then. */
+static inline int quad_has_plus(const kvi_index_shape *s, const float *weights)
+{
+    int any = s->n_heads < s->n_tree;
+
+    for (size_t h = 0; h < s->n_heads; h++) {
+        uint32_t bits;
+
+        memcpy(&bits, weights + h, sizeof bits);
+        any |= bits >> 31 == 0;
+    }
+    return any;
 }
 
 /* Bytes 0, 2, 4, 6 */
@@ -166,8 +203,11 @@ static inline void quad_put_head(size_t n_groups, const int8_t *codes, const flo
     if (least > most) /* nothing but zeros */
         least = most = 1.0f;
     is_level = head->is_level && is_exact && quad_log2_ratio(least, most) <= QUAD_LEVEL_SHIFT;
+    head->factor[k] = head->weights[k] * (0.5f * least);
+    head->minus[k] = -QUAD_LEVEL_ZERO * head->factor[k];
+    head->start[k] = QUAD_LEVEL_BITS;
     head->is_exact &= (uint32_t)is_exact;
-    head->is_level &= (uint32_t)is_level;
+    head->is_level &= is_level && quad_is_level_factor(head->weights[k], head->factor[k]);
     for (size_t g = 0; g < n_groups; g++) {
         const int8_t *of_block = codes + g * KVI_INDEX_GROUP;
         const int     any = quad_has_any_scale(of_block, scales[g]);
@@ -192,6 +232,7 @@ static inline void quad_prepare(const kvi_index_shape *s, const int8_t *codes, c
     const size_t quarter = s->n_tree / 4;
     const size_t half = s->n_tree / 2;
     const size_t n_slots = s->n_tree < QUAD ? s->n_tree : QUAD;
+    const int    has_plus = quad_has_plus(s, weights);
 
     memset(query, 0, quad_count(s) * quad_bytes(s));
     for (size_t j = 0; j < quad_count(s); j++) {
@@ -200,12 +241,11 @@ static inline void quad_prepare(const kvi_index_shape *s, const int8_t *codes, c
         quad_block  *blocks = (quad_block *)(void *)(head + 1);
 
         head->is_exact = 1;
-        head->is_level = may_be_level && s->n_groups == QUAD_LEVEL_GROUPS;
+        head->is_level = may_be_level && has_plus && s->n_groups == QUAD_LEVEL_GROUPS;
         for (size_t k = 0; k < QUAD; k++) {
             const size_t h = heads[k];
 
             head->weights[k] = k < n_slots ? 0.0f : -0.0f;
-            head->start[k] = QUAD_MAGIC_BITS;
             for (size_t g = 0; g < s->n_groups; g++)
                 blocks[g].start[k] = QUAD_MAGIC_BITS; /* codes and scales 0 */
             if (k >= n_slots || h >= s->n_heads)
@@ -217,13 +257,24 @@ static inline void quad_prepare(const kvi_index_shape *s, const int8_t *codes, c
     }
 }
 
-/* The rest of the tree: sums f32 [n_quads][n_keys], destroyed. */
+/* The rest of the tree: sums f32 [n_quads][n_keys], destroyed. Its last levels, all that 32 heads
+ * have, are one pass. */
 static inline void quad_fold(float *sums, size_t n_quads, size_t n_keys, float *out)
 {
-    for (size_t n = n_quads / 2; n > 0; n /= 2)
-        for (size_t i = 0; i < n * n_keys; i++)
-            sums[i] = sums[i] + sums[n * n_keys + i];
-    memcpy(out, sums, n_keys * sizeof *out);
+    const float *s = sums;
+
+    for (; n_quads > 8; n_quads /= 2)
+        for (size_t i = 0; i < n_quads / 2 * n_keys; i++)
+            sums[i] = sums[i] + sums[n_quads / 2 * n_keys + i];
+    for (size_t i = 0; i < n_keys; i++, s++) {
+        if (n_quads == 8)
+            out[i] = ((s[0] + s[4 * n_keys]) + (s[2 * n_keys] + s[6 * n_keys])) +
+                     ((s[n_keys] + s[5 * n_keys]) + (s[3 * n_keys] + s[7 * n_keys]));
+        else if (n_quads == 4)
+            out[i] = (s[0] + s[2 * n_keys]) + (s[n_keys] + s[3 * n_keys]);
+        else
+            out[i] = n_quads == 2 ? s[0] + s[n_keys] : s[0];
+    }
 }
 
 #endif

@@ -107,16 +107,39 @@ static void stage_group(const score_job *job, size_t row, size_t at, size_t n, u
     }
 }
 
+/* Whole groups of the entries at .. end - 1, at a multiple of a group; returns their number. Inside
+ * a block of the cache they follow one another: no division for each, about 1 % of the whole. */
+static size_t find_whole(const score_job *job, size_t at, size_t end, const uint8_t **groups)
+{
+    const uint32_t rows_per_block = job->p->keys.owner->rows_per_block;
+    const uint8_t *next = NULL;
+    size_t         left = 0;
+    size_t         n = 0;
+
+    for (; at + GROUP <= end; at += GROUP) {
+        if (left == 0) {
+            next = group_of(job, at);
+            left = (rows_per_block - (uint32_t)at % rows_per_block) / GROUP;
+        }
+        groups[n++] = next;
+        next += job->group_bytes;
+        left--;
+    }
+    return n;
+}
+
 /* The groups behind scores at .. end - 1 become groups[turn]; returns their number. */
 static size_t find_groups(const score_job *job, size_t row, size_t at, size_t end, size_t turn,
                           score_scratch *scratch)
 {
     const kvi_index_score_params *p = job->p;
     const uint64_t                n_visible = p->blocks != NULL ? p->n_visible[row] : end;
-    const int                     whole = p->blocks == NULL || p->block_entries % GROUP == 0;
+    const int                     whole = p->block_entries % GROUP == 0;
     size_t                        n = 0;
 
-    for (; at < end; at += GROUP, n++) {
+    if (p->blocks == NULL)
+        n = find_whole(job, at, end, scratch->groups[turn]);
+    for (at += n * GROUP; at < end; at += GROUP, n++) {
         const uint64_t entry = entry_of(p, row, at);
         uint8_t       *staged = scratch->staged[turn] + n * job->group_bytes;
 

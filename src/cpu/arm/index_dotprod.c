@@ -83,7 +83,8 @@ static void unpack_scales(size_t n_groups, const uint8_t *scales, key_head *head
             to[g].scales[i / LANES][i % LANES] = scale_of(of_key[g]);
         }
         is_exact &= least >= QUAD_CODE_MIN && most <= QUAD_CODE_MAX;
-        is_level &= most - least <= QUAD_LEVEL_SHIFT;
+        is_level &= most - least <= QUAD_LEVEL_SHIFT && least >= QUAD_LEVEL_CODE_MIN &&
+                    most <= QUAD_LEVEL_CODE_MAX;
         head->least[i / LANES][i % LANES] = scale_of(least);
         for (size_t g = 0; g < n_groups && is_level; g++)
             shifts[g][i] = (int8_t)(of_key[g] - least);
@@ -212,20 +213,27 @@ KVI_ALWAYS_INLINE void store_sums(const quad_head *head, dot_tile dot, float *ou
     }
 }
 
+/* n below 0 is below L as a float too */
 static void score_level(const quad_head *head, const key_head *keys, float *out)
 {
     const quad_block *q = quad_blocks(head);
     const key_block  *k = (const key_block *)(const void *)(keys + 1);
+    const float32x4_t zero = vdupq_n_f32(QUAD_LEVEL_ZERO);
     int_tile          acc;
-    dot_tile          dot;
 
     start_block(head->start, acc);
     for (size_t g = 0; g < QUAD_LEVEL_GROUPS; g++)
         add_block(q + g, k + g, acc);
-    for (size_t r = 0; r < REGS; r++)
+    for (size_t r = 0; r < REGS; r++) {
+        float32x4_t y[QUAD];
+
         for (size_t h = 0; h < QUAD; h++)
-            dot[r][h] = vmulq_f32(scaled(acc[h][r], q, h), vld1q_f32(keys->least[r]));
-    store_sums(head, dot, out);
+            y[h] = vfmaq_n_f32(vdupq_n_f32(head->minus[h]),
+                               vmaxq_f32(vreinterpretq_f32_s32(acc[h][r]), zero), head->factor[h]);
+        vst1q_f32(out + r * LANES,
+                  vmulq_f32(vaddq_f32(vaddq_f32(y[0], y[1]), vaddq_f32(y[2], y[3])),
+                            vld1q_f32(keys->least[r])));
+    }
 }
 
 KVI_ALWAYS_INLINE void score_blocks(const quad_head *head, const key_head *keys, size_t n_groups,

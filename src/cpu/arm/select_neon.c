@@ -3,7 +3,7 @@
  * Collecting looks at 16 scores with four compares. Where one is taken, the lanes of each vector
  * are moved together by a byte permutation that a table has for every mask, and stored whole, one
  * vector behind the other. Not measured: there was no such machine, only an emulator. */
-#include "cpu/select_kernels.h"
+#include "cpu/select_rest.h"
 
 #include "base/prefetch.h"
 
@@ -68,13 +68,7 @@ static kvi_select_split split(const float *scores, size_t n, float least)
     s.n = vaddvq_u32(vaddq_u32(b.sum, c.sum));
     s.above = vminvq_f32(vminq_f32(b.above, c.above));
     s.below = vmaxvq_f32(vmaxq_f32(b.below, c.below));
-    for (; i < n; i++) {
-        const float x = scores[i];
-
-        s.n += x >= least;
-        s.above = x >= least && x < s.above ? x : s.above;
-        s.below = !(x >= least) && x > s.below ? x : s.below;
-    }
+    kvi_split_rest(scores + i, n - i, least, &s);
     return s;
 }
 
@@ -117,13 +111,8 @@ static size_t collect(const float *scores, size_t n, int32_t first, float least,
             n_out = put(&out, n_out, m[j], x[j],
                         vaddq_s32(lane, vdupq_n_s32(first + (int32_t)i + 4 * j)));
     }
-    for (; i < n && n_out < out.cap; i++) {
-        out.scores[n_out] = scores[i];
-        out.at[n_out] = first + (int32_t)i;
-        n_out += scores[i] >= least;
-    }
     list->n = n_out;
-    return i;
+    return kvi_collect_rest(scores, i, n, first, least, list);
 }
 
 /* A whole vector is stored at or in front of where it was read. */
@@ -138,14 +127,8 @@ static void keep(kvi_select_list *list, size_t begin, size_t end, float least)
 
         n = put(list, n, vcgeq_f32(x, bound), x, vld1q_s32(list->at + i));
     }
-    for (; i < end; i++) {
-        const float score = list->scores[i];
-
-        list->scores[n] = score;
-        list->at[n] = list->at[i];
-        n += score >= least;
-    }
     list->n = n;
+    kvi_keep_rest(list, i, end, least);
 }
 
 /* The four maxima of lanes of a block of eight. */

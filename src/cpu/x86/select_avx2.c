@@ -3,7 +3,7 @@
  * Collecting looks at 32 scores with four compares. Where one is taken, the lanes of each vector
  * are moved together by a permutation that a table has for every mask (pext, which would make it,
  * is microcode on some processors), and stored whole, one vector behind the other. */
-#include "cpu/select_kernels.h"
+#include "cpu/select_rest.h"
 
 #include "base/prefetch.h"
 
@@ -91,13 +91,7 @@ static kvi_select_split split(const float *scores, size_t n, float least)
         add_neighbours(&b, _mm256_loadu_ps(scores + i), bound);
         add_neighbours(&c, _mm256_loadu_ps(scores + i + 8), bound);
     }
-    for (; i < n; i++) {
-        const float x = scores[i];
-
-        s.n += x >= least;
-        s.above = x >= least && x < s.above ? x : s.above;
-        s.below = !(x >= least) && x > s.below ? x : s.below;
-    }
+    kvi_split_rest(scores + i, n - i, least, &s);
     _mm256_storeu_si256((__m256i *)(void *)sums, _mm256_add_epi32(b.sum, c.sum));
     for (int j = 0; j < 8; j++)
         s.n += (uint32_t)-sums[j];
@@ -144,13 +138,8 @@ static size_t collect(const float *scores, size_t n, int32_t first, float least,
             n_out = put(&out, n_out, (unsigned)_mm256_movemask_ps(m[j]), x[j],
                         _mm256_add_epi32(lane, _mm256_set1_epi32(first + (int32_t)i + 8 * j)));
     }
-    for (; i < n && n_out < out.cap; i++) {
-        out.scores[n_out] = scores[i];
-        out.at[n_out] = first + (int32_t)i;
-        n_out += scores[i] >= least;
-    }
     list->n = n_out;
-    return i;
+    return kvi_collect_rest(scores, i, n, first, least, list);
 }
 
 /* A whole vector is stored at or in front of where it was read. */
@@ -166,14 +155,8 @@ static void keep(kvi_select_list *list, size_t begin, size_t end, float least)
         n = put(list, n, (unsigned)_mm256_movemask_ps(reach(x, bound)), x,
                 _mm256_loadu_si256((const __m256i *)(const void *)(list->at + i)));
     }
-    for (; i < end; i++) {
-        const float score = list->scores[i];
-
-        list->scores[n] = score;
-        list->at[n] = list->at[i];
-        n += score >= least;
-    }
     list->n = n;
+    kvi_keep_rest(list, i, end, least);
 }
 
 /* max(x, y): y where x is NaN */
