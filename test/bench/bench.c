@@ -474,6 +474,7 @@ static void run_kernels(const options *o, const part *p, json_t *part_json)
 {
     static bench_rows out;
     kernel_bench      b;
+    const double     *l = b.limits;
 
     out.n = 0;
     kernel_bench_open(&b, o->peers, o->quick ? 5 : 15, o->quick, o->one_thread);
@@ -482,20 +483,18 @@ static void run_kernels(const options *o, const part *p, json_t *part_json)
     p->kernels(&b);
     if (!o->json) {
         bench_print_kernels(&out);
-        printf("limits of one thread: %.1f GFLOP/s fp32 FMA (AVX2 %.1f), %.0f GOP/s int8, read %.1f GB/s, L3 %.1f GB/s, "
+        printf("limits of one thread at the start: %.1f GFLOP/s fp32 FMA (AVX2 %.1f), %.0f GOP/s int8, read %.1f GB/s, L3 %.1f GB/s, "
                "L2 %.0f GB/s, copy %.1f GB/s; two threads: read %.1f GB/s\n",
-               2e-9 * b.fma, 2e-9 * b.fma_avx2, 2e-9 * b.dot8, b.read / 1e9, b.read_l3 / 1e9, b.read_l2 / 1e9, b.copy / 1e9,
-               b.read2 / 1e9);
+               2e-9 * l[ROOFLINE_FMA], 2e-9 * l[ROOFLINE_FMA_AVX2], 2e-9 * l[ROOFLINE_DOT8], l[ROOFLINE_READ] / 1e9,
+               l[ROOFLINE_L3] / 1e9, l[ROOFLINE_L2] / 1e9, b.copy / 1e9, b.read2 / 1e9);
         fflush(stdout);
     }
     json_object_set_new(part_json, "rows", bench_json_rows(&out));
     json_object_set_new(part_json, "limits",
-                        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "fma_per_second", b.fma, "fma_avx2_per_second", b.fma_avx2,
-                                  "int8_products_per_second", b.dot8, "read_bytes_per_second", b.read,
-                                  "read_2_threads_bytes_per_second", b.read2, "read_l2_bytes_per_second", b.read_l2,
-                                  "read_l3_bytes_per_second", b.read_l3,
-                                  "copy_bytes_per_second",
-                                  b.copy));
+                        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "fma_per_second", l[ROOFLINE_FMA], "fma_avx2_per_second",
+                                  l[ROOFLINE_FMA_AVX2], "int8_products_per_second", l[ROOFLINE_DOT8], "read_bytes_per_second",
+                                  l[ROOFLINE_READ], "read_2_threads_bytes_per_second", b.read2, "read_l2_bytes_per_second",
+                                  l[ROOFLINE_L2], "read_l3_bytes_per_second", l[ROOFLINE_L3], "copy_bytes_per_second", b.copy));
     kernel_bench_close(&b);
 }
 

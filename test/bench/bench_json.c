@@ -79,7 +79,10 @@ static json_t *pack_row(const bench_row *r)
     else
         json_object_update_new(j, json_pack("{s:f,s:f,s:b}", "min", r->min, "median", r->median, "disturbed", r->disturbed));
     if (r->bound && !r->skipped)
-        json_object_update_new(j, json_pack("{s:s,s:f}", "bound", r->bound, "share", r->bound_time / r->median));
+        json_object_update_new(j, json_pack("{s:s,s:f,s:f}", "bound", r->bound, "share", r->share, "bound_per_second", r->bound_rate));
+    if (r->cores > 0)
+        json_object_update_new(j, json_pack("{s:f,s:f,s:s}", "two_cores_gave", r->cores, "of_two_cores", r->of_cores,
+                                            "passed_by", bench_passed_by(r)));
     if (r->bound && r->share_goal > 0)
         json_object_set_new(j, "share_goal", json_real(r->share_goal));
     if (r->peer)

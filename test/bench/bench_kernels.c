@@ -59,20 +59,19 @@ void kernel_bench_close(kernel_bench *b)
     b->ops->device_close(b->portable);
     if (b->threads)
         kvi_threads_destroy(b->threads);
+    roofline_close();
 }
 
 void kernel_bench_limits(kernel_bench *b)
 {
     const size_t from_memory = b->quick ? (size_t)256 << 20 : (size_t)1 << 30; /* far more than any cache keeps */
 
-    b->fma = roofline_fma(1);
-    b->fma_avx2 = roofline_fma_lanes(8);
-    b->dot8 = roofline_dot8();
-    b->read = roofline_read(from_memory, 1);
-    b->read2 = b->one_thread ? 0 : roofline_read(from_memory, 2);
-    b->read_l2 = roofline_read((size_t)512 << 10, 1);
-    b->read_l3 = roofline_read((size_t)16 << 20, 1);
     b->copy = roofline_copy(from_memory / 2);
+    roofline_open(from_memory);
+    for (int k = ROOFLINE_NONE + 1; k < ROOFLINE_N; k++)
+        b->limits[k] = roofline_best((roofline_kind)k, 1);
+    b->read2 = b->one_thread ? 0 : roofline_best(ROOFLINE_READ, 2);
+    b->dot8 = b->limits[ROOFLINE_DOT8] > 0 ? ROOFLINE_DOT8 : ROOFLINE_FMA;
 }
 
 /* ------------------------------------------------------------------ rows */
@@ -100,17 +99,25 @@ static double per_second(const char *unit)
     return strncmp(unit, "ns", 2) == 0 ? 1e9 : strncmp(unit, "us", 2) == 0 ? 1e6 : strncmp(unit, "ms", 2) == 0 ? 1e3 : 1;
 }
 
-void kernel_bound(bench_row *r, const char *bound, double rate, double work, double share_goal)
+void kernel_bound(bench_row *r, roofline_kind kind, double work, double share_goal)
 {
-    if (rate <= 0)
-        return;
-    r->bound = bound;
-    r->bound_time = work / rate * per_second(r->unit);
+    static const char *const names[ROOFLINE_N] = {NULL, "FMA", "FMA", "VNNI", "read", "L2", "L3"};
+
+    r->bound_kind = kind;
+    r->bound = work > 0 ? names[kind] : NULL;
+    r->work = work;
     r->share_goal = share_goal;
+}
+
+void kernel_two_threads(bench_row *r, double limit)
+{
+    kernel_faster(r, "one thread", limit, 0);
+    r->n_threads = 2;
 }
 
 void kernel_measure(kernel_bench *b, bench_row *r, bench_fn ours, bench_fn peer, void *arg, double pieces)
 {
+    r->work *= pieces;
     bench_pair(r, ours, r->peer_absent ? NULL : peer, arg, b->n_runs);
     bench_scale(r, per_second(r->unit) * 1e-9 / pieces);
 }

@@ -18,14 +18,10 @@ typedef struct kernel_bench {
     kvi_device            *best2;    /* on two threads; NULL where there is one core */
     kvi_device            *avx2;     /* NULL = best is that or less */
     kvi_device            *portable; /* the truth */
-    double                 fma;      /* limits of one thread, per second: fp32 multiply-adds, */
-    double                 fma_avx2; /* ... with AVX2, */
-    double                 dot8;     /* int8 multiply-adds, 0 = no instruction for it, */
-    double                 read;     /* bytes from memory, */
-    double                 read2;    /* ... by two threads, */
-    double                 read_l2;  /* bytes from the second cache, */
-    double                 read_l3;  /* ... and the third, as far as others leave it to us, */
-    double                 copy;     /* memcpy, bytes of the copy */
+    double                 limits[ROOFLINE_N]; /* of one thread, per second, at the start of the part */
+    double                 read2;              /* bytes from memory by two threads */
+    double                 copy;               /* memcpy, bytes of the copy */
+    roofline_kind          dot8;               /* ROOFLINE_DOT8, or FMA where there is no instruction for it */
     uint32_t               n_runs;
     int                    quick;
     int                    one_thread; /* no rows with two */
@@ -56,8 +52,10 @@ void bench_calls(kernel_bench *b);   /* bench_step.c */
 bench_row *kernel_row(kernel_bench *b, const char *name, uint64_t n, const char *detail, const char *unit);
 /* Ours shall be so much faster than the peer; peer_absent where there is none. */
 void kernel_faster(bench_row *r, const char *peer, double limit, int absent);
-/* units: median of the row in what one run does at `rate` per second */
-void kernel_bound(bench_row *r, const char *bound, double rate, double work, double share_goal);
+/* What limits it; work of one piece, in units of the limit, 0 = not known. The share shall be share_goal at least, 0 = no goal. */
+void kernel_bound(bench_row *r, roofline_kind kind, double work, double share_goal);
+/* kernel_faster beside our own on one thread, with what two cores gave beside it. After kernel_bound. */
+void kernel_two_threads(bench_row *r, double limit);
 /* bench_pair, then from nanoseconds a run to `unit`s a piece. */
 void kernel_measure(kernel_bench *b, bench_row *r, bench_fn ours, bench_fn peer, void *arg, double pieces);
 void kernel_ok(kvcsa_status st, const kvcsa_error *err, const char *what);

@@ -149,7 +149,7 @@ static void sparse_peers(sparse_case *c)
 
         c->job = c->ggml ? c->ggml->attend_new(peers[i].type, KERNEL_WIDTH, KERNEL_HEADS, 1, SLOTS, kv, kv, KV_SETS, 1) : NULL;
         c->loops = i == 0 ? 8 : 3;
-        kernel_bound(r, "FMA", c->b->fma, SPARSE_ADDS, i == 0 ? 0.75 : 0);
+        kernel_bound(r, ROOFLINE_FMA, SPARSE_ADDS, i == 0 ? 0.75 : 0);
         kernel_faster(r, peers[i].name, peers[i].faster, !c->job);
         if (c->job) {
             c->ggml->attend_run(c->job, c->q, c->other, 0.0441941738f, 0);
@@ -194,12 +194,12 @@ void bench_sparse(kernel_bench *b)
         c.dev = b->avx2;
         check_sparse(&c);
         r = kernel_row(b, "sparse attention", n, "64 x 512 x 640, AVX2", "ms");
-        kernel_bound(r, "FMA", b->fma_avx2, SPARSE_ADDS, 0);
+        kernel_bound(r, ROOFLINE_FMA_AVX2, SPARSE_ADDS, 0);
         kernel_measure(b, r, sparse_ours, NULL, &c, (double)c.loops);
         c.dev = b->best;
     }
     r = kernel_row(b, "sparse attention", n, "16 rows", "ms");
-    kernel_bound(r, "FMA", b->fma, SPARSE_ADDS * QUERIES, 0);
+    kernel_bound(r, ROOFLINE_FMA, SPARSE_ADDS * QUERIES, 0);
     kernel_measure(b, r, sparse_many, NULL, &c, 1);
     bench_free(rows, (size_t)2 * WINDOW * KERNEL_WIDTH * sizeof(float));
     bench_free(c.q, (size_t)QUERIES * Q_FLOATS * sizeof(float));
@@ -362,7 +362,7 @@ static void gqa_rows(gqa_case *c, size_t i)
         bench_free(k, n_floats * sizeof(float));
         bench_free(v, n_floats * sizeof(float));
     }
-    kernel_bound(r, "read", b->read, bytes, 0);
+    kernel_bound(r, ROOFLINE_READ, bytes, 0);
     kernel_faster(r, formats[i].peer, is_long ? formats[i].faster : 0, !c->job);
     kernel_measure(b, r, gqa_ours, gqa_peer, c, (double)c->loops);
     if (c->job)
@@ -372,8 +372,8 @@ static void gqa_rows(gqa_case *c, size_t i)
 
         snprintf(detail, sizeof detail, "%s, 2 threads", formats[i].name);
         r = kernel_row(b, "GQA 32/8 x 128", c->n_rows, detail, "ms");
-        kernel_bound(r, "read", b->read2, bytes, formats[i].format == KVCSA_FORMAT_F16 ? 0.7 : 0);
-        kernel_faster(r, "one thread", 0, 0);
+        kernel_bound(r, ROOFLINE_READ, bytes, formats[i].format == KVCSA_FORMAT_F16 ? 0.7 : 0);
+        kernel_two_threads(r, 0);
         c->dev = b->best2;
         kernel_measure(b, r, gqa_ours, gqa_one_thread, c, (double)c->loops);
         c->dev = b->best;

@@ -83,14 +83,15 @@ static void check_scores(score_case *c)
     kernel_same(c->scores + (c->n - n), c->plain, n * sizeof(float), "index score");
 }
 
-static void score_row(score_case *c, kvi_device *dev, size_t n_rows, double peak, double share, double faster, const char *detail)
+static void score_row(score_case *c, kvi_device *dev, size_t n_rows, double share, double faster, const char *detail)
 {
     bench_row *r = kernel_row(c->b, "index score", c->n, detail, "ms");
 
     c->dev = dev;
     c->n_rows = n_rows;
     c->loops = c->n >= 131072 || n_rows > 1 ? 1 : 8;
-    kernel_bound(r, c->b->dot8 > 0 ? "VNNI" : "FMA", peak, PRODUCTS_PER_KEY * (double)(c->n * n_rows), share);
+    if (dev != c->b->avx2) /* which has no such instruction */
+        kernel_bound(r, c->b->dot8, PRODUCTS_PER_KEY * (double)(c->n * n_rows), share);
     if (n_rows == 1)
         kernel_faster(r, "plain C", faster, 0);
     kernel_measure(c->b, r, score_ours, n_rows == 1 ? score_plain : NULL, c, (double)c->loops);
@@ -100,17 +101,16 @@ static void score_row(score_case *c, kvi_device *dev, size_t n_rows, double peak
 static void bench_scores(kernel_bench *b, score_case *c)
 {
     static const size_t sizes[] = {16384, 131072, 1048576};
-    const double        peak = b->dot8 > 0 ? b->dot8 : b->fma;
 
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && sizes[i] <= c->e.n; i++) {
         c->n = sizes[i];
-        score_row(c, b->best, 1, peak, b->dot8 > 0 ? 0.5 : 0, 80, "");
+        score_row(c, b->best, 1, b->dot8 == ROOFLINE_DOT8 ? 0.5 : 0, 80, "");
         if (sizes[i] == 131072) {
-            score_row(c, b->best, 6, peak, 0, 0, "6 rows");
+            score_row(c, b->best, 6, 0, 0, "6 rows");
             if (!b->quick)
-                score_row(c, b->best, MANY_ROWS, peak, 0, 0, "16 rows");
+                score_row(c, b->best, MANY_ROWS, 0, 0, "16 rows");
             if (b->avx2)
-                score_row(c, b->avx2, 1, 0, 0, 18, "AVX2");
+                score_row(c, b->avx2, 1, 0, 18, "AVX2");
         }
     }
 }
@@ -235,7 +235,7 @@ static void bench_pool_scores(kernel_bench *b, score_case *s)
         for (size_t k = 0; k < QUERIES; k++)
             choose_blocks(&r, (i ? c.large : c.small) + k * POOL_BLOCKS, sizes[i] / BLOCK);
         *(i ? &c.n_large : &c.n_small) = sizes[i];
-        kernel_bound(row, b->dot8 > 0 ? "VNNI" : "FMA", b->dot8 > 0 ? b->dot8 : b->fma, PRODUCTS_PER_KEY * POOL_KEYS, 0);
+        kernel_bound(row, b->dot8, PRODUCTS_PER_KEY * POOL_KEYS, 0);
         if (i) {
             row->peer = "the same at 32k";
             row->goal = BENCH_RATIO;
@@ -313,7 +313,7 @@ static void bench_candidates(kernel_bench *b)
     prng_init(&rng, 32);
     kernel_normal(&rng, c.scores, 2 * c.n, 1);
     r = kernel_row(b, "candidates", c.n, "2048 blocks of 8", "us");
-    kernel_bound(r, "L3", b->read_l3, (double)c.n * sizeof(float), 0);
+    kernel_bound(r, ROOFLINE_L3, (double)c.n * sizeof(float), 0);
     kernel_faster(r, "max + nth_element, packed", 0, !c.std);
     kernel_measure(b, r, candidates_ours, candidates_plain, &c, 1);
     r = kernel_row(b, "candidates", c.n, "beside the maxima alone", "us");

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEYS = 131072, ROWS = 16, W_ROWS = 4096, W_COLS = 4096, N_X = 64, SETS = 16 };
+enum { KEYS = 131072, ROWS = 16, W_ROWS = 4096, W_COLS = 4096, N_X = 64, SETS = 40 };
+/* Of the scores of one row. */
+#define PRODUCTS ((double)KEYS * KERNEL_INDEX_HEADS * KERNEL_KEY)
 
 typedef struct thread_case {
     kernel_bench  *b;
@@ -70,13 +72,15 @@ static void product(thread_case *c, kvi_device *dev)
     kernel_ok(c->b->ops->linear(dev, &p, &err), &err, "linear");
 }
 
-static void row(thread_case *c, const char *detail, void (*work)(thread_case *, kvi_device *), size_t n_rows, double goal)
+static void row(thread_case *c, const char *detail, void (*work)(thread_case *, kvi_device *), size_t n_rows,
+                roofline_kind kind, double amount)
 {
     bench_row *r = kernel_row(c->b, "two threads", 0, detail, "ms");
 
     c->work = work;
     c->n_rows = n_rows;
-    kernel_faster(r, "one thread", goal, 0);
+    kernel_bound(r, kind, amount, 0);
+    kernel_two_threads(r, 1.8);
     kernel_measure(c->b, r, with_two, with_one, c, 1);
 }
 
@@ -102,10 +106,10 @@ void bench_threads(kernel_bench *b)
         memset(c.weights + i * (n + n / 1024), 0x2A, n);
         memset(c.weights + i * (n + n / 1024) + n, 120, n / 1024);
     }
-    row(&c, "index score, 1 row", scores, 1, 1.8);
-    row(&c, "index score, 16 rows", scores, ROWS, 1.8);
-    row(&c, "fp8 matrix, 1 row", product, 1, 1.8);
-    row(&c, "fp8 matrix, 64 rows", product, N_X, 1.8);
+    row(&c, "index score, 1 row", scores, 1, b->dot8, PRODUCTS);
+    row(&c, "index score, 16 rows", scores, ROWS, b->dot8, ROWS * PRODUCTS);
+    row(&c, "fp8 matrix, 1 row", product, 1, ROOFLINE_READ, (double)(n + n / 1024));
+    row(&c, "fp8 matrix, 64 rows", product, N_X, ROOFLINE_FMA, N_X * (double)n);
     bench_free(c.scores, (size_t)ROWS * KEYS * sizeof(float));
     bench_free(c.weights, SETS * (n + n / 1024));
     bench_free(c.x, (size_t)N_X * W_COLS * sizeof(float));

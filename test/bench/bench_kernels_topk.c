@@ -129,9 +129,9 @@ static bench_row *topk_row(topk_case *c, const char *shape, const char *peer, do
 
     kernel_faster(r, peer, faster, !c->std);
     if (c->n * c->n_sets * sizeof(float) <= (size_t)1 << 20)
-        kernel_bound(r, "L2", c->b->read_l2, (double)c->n * sizeof(float), 0);
+        kernel_bound(r, ROOFLINE_L2, (double)c->n * sizeof(float), 0);
     else
-        kernel_bound(r, "L3", c->b->read_l3, (double)c->n * sizeof(float), 0);
+        kernel_bound(r, ROOFLINE_L3, (double)c->n * sizeof(float), 0);
     kernel_measure(c->b, r, topk_ours, topk_peer, c, (double)c->n_sets);
     check_ids(c);
     return r;

@@ -258,20 +258,18 @@ static void gemv_rows(matrix_case *c)
     check_linear(c);
     type = choose_type(c);
     r = kernel_row(b, "matrix-vector", 0, c->kind->name, "us/MB");
-    kernel_bound(r, "read", b->read, 1e6, c->kind->gemv_share);
+    kernel_bound(r, ROOFLINE_READ, 1e6, c->kind->gemv_share);
     kernel_faster(r, name_of(type), c->kind->gemv_share > 0 ? 1 : 0, !c->job);
-    bench_pair(r, matrix_ours, c->job ? matrix_ggml : NULL, c, b->n_runs);
-    r->min *= 1e3 / (bytes * (double)c->loops); /* ns a run to us a MB */
-    r->median *= 1e3 / (bytes * (double)c->loops);
-    if (c->job) {
-        r->peer_min *= 1e3 / ((double)c->ggml->matrix_bytes(c->job) * (double)c->loops);
-        r->peer_median *= 1e3 / ((double)c->ggml->matrix_bytes(c->job) * (double)c->loops);
+    kernel_measure(b, r, matrix_ours, matrix_ggml, c, bytes / 1e6 * (double)c->loops);
+    if (c->job) { /* its matrix has as many weights and other bytes */
+        r->peer_min *= bytes / (double)c->ggml->matrix_bytes(c->job);
+        r->peer_median *= bytes / (double)c->ggml->matrix_bytes(c->job);
     }
     release_job(c);
     if (b->avx2) {
         snprintf(detail, sizeof detail, "%s, AVX2", c->kind->name);
         r = kernel_row(b, "matrix-vector", 0, detail, "us/MB");
-        kernel_bound(r, "read", b->read, 1e6, 0);
+        kernel_bound(r, ROOFLINE_READ, 1e6, 0);
         c->dev = b->avx2;
         check_linear(c);
         kernel_measure(b, r, matrix_ours, NULL, c, bytes / 1e6 * (double)c->loops);
@@ -298,7 +296,7 @@ static void gemm_row(matrix_case *c, const char *peer, const char *name, double 
     bench_row    *r = kernel_row(b, "matrix-matrix", 0, c->kind->name, "ms");
 
     c->blas = bench_peer(b, peer);
-    kernel_bound(r, "FMA", b->fma, (double)MANY * (double)WEIGHTS, is_first ? c->kind->gemm_share : 0);
+    kernel_bound(r, ROOFLINE_FMA, (double)MANY * (double)WEIGHTS, is_first ? c->kind->gemm_share : 0);
     kernel_faster(r, name, faster, !c->blas);
     kernel_measure(b, r, matrix_ours, matrix_gemm, c, 1);
     if (c->blas) {
@@ -324,14 +322,14 @@ static void gemm_rows(matrix_case *c)
     gemm_row(c, "torch", "PyTorch, f32", 0, 0);
     r = kernel_row(b, "matrix-matrix", 0, c->kind->name, "ms");
     c->job = c->ggml ? c->ggml->matrix_new(c->kind->peers[0], ROWS, COLS, c->plain, MANY, c->n_sets, 1) : NULL;
-    kernel_bound(r, "FMA", b->fma, (double)MANY * (double)WEIGHTS, 0);
+    kernel_bound(r, ROOFLINE_FMA, (double)MANY * (double)WEIGHTS, 0);
     kernel_faster(r, name_of(c->kind->peers[0]), 0, !c->job);
     kernel_measure(b, r, matrix_ours, matrix_ggml, c, 1);
     release_job(c);
     if (b->avx2) {
         snprintf(detail, sizeof detail, "%s, AVX2", c->kind->name);
         r = kernel_row(b, "matrix-matrix", 0, detail, "ms");
-        kernel_bound(r, "FMA", b->fma_avx2, (double)MANY * (double)WEIGHTS, 0);
+        kernel_bound(r, ROOFLINE_FMA_AVX2, (double)MANY * (double)WEIGHTS, 0);
         c->dev = b->avx2;
         check_linear(c);
         kernel_measure(b, r, matrix_ours, NULL, c, 1);

@@ -44,9 +44,18 @@ def faster(row):
     return f"{1 / row['ratio']:.3g}x"
 
 
+def cores(row):
+    """What two cores gave the loop of the limit, where ours ran on two threads."""
+    if "two_cores_gave" not in row:
+        return ""
+    rule = f": passes by {row['passed_by']}" if row["passed_by"] else ""
+    return f"(two cores gave {row['two_cores_gave']:.2f}x, {row['of_two_cores']:.2f} of it{rule})"
+
+
 def verdict(row):
     v = row["verdict"]
-    return {"MISSED": "**missed**", "-": ""}.get(v, v) + (" (disturbed)" if row.get("disturbed") else "")
+    words = [{"MISSED": "**missed**", "-": ""}.get(v, v), cores(row), "(disturbed)" if row.get("disturbed") else ""]
+    return " ".join(w for w in words if w)
 
 
 def table(rows):
@@ -82,7 +91,9 @@ def limits(part):
 
 
 def caption(part):
-    words = [f"{part['date']}, commit {part['commit']}", "--quick: not for quoting" if part.get("quick") else "", limits(part)]
+    given = limits(part)
+    words = [f"{part['date']}, commit {part['commit']}", "--quick: not for quoting" if part.get("quick") else "",
+             f"at the start: {given}" if given else ""]
     return "; ".join(w for w in words if w) + "."
 
 
@@ -128,6 +139,7 @@ def missed(data, text):
         figure = f"{number(r['median'])} {r['unit']}"
         figure += f", {100 * r['share']:.0f} % of {r['bound']}" if "share" in r else ""
         figure += f", {faster(r)}" if "ratio" in r else ""
+        figure += f" {cores(r)}" if cores(r) else ""
         out.append(f"- {title(r)}: {figure}; goal {r['goal']}" + ("" if title(r) in heads else " (no reason is given below)"))
     stale = sorted(h for h in heads if h not in names and any(title(r) == h for r in all_rows(data)))
     out += [f"- {h}: met now, the section below is out of date" for h in stale]

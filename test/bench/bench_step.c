@@ -1,8 +1,8 @@
 /* The parts "step" and "call".
  *
  * step: the synthetic network of the released cache geometry (support/long_context.h: 40 layers, small matrices) at 4k, 32k and
- * 128k tokens. Tokens a second of decode and of prefill, with one and with two threads; the time of a decode step beside the sum of
- * its operators; and, for the longest, where the time of a step goes: operator by operator, and outside of them.
+ * 128k tokens. Tokens a second of decode and of prefill, with one thread and with two in turn; the time of a decode step beside the
+ * sum of its operators; and, for the longest, where the time of a step goes: operator by operator, and outside of them.
  *
  * call: what a call of the API costs that has nothing to do, beside a call of an empty function through a pointer. */
 #include "bench_kernels.h"
@@ -62,22 +62,17 @@ static void meter_on(long_world *w, kvi_backend_ops *ops)
 
 /* ------------------------------------------------------------------ steps */
 
-enum { N_LENGTHS = 3, DECODE = 20, MOST_PREFILL = 512 };
+enum { N_LENGTHS = 3, DECODE = 20, PREFILL_RUNS = 3, MOST_PREFILL = 128 };
 static const uint64_t lengths[N_LENGTHS] = {4096, 32768, 131072};
 
 typedef struct step_case {
     kernel_bench   *b;
-    long_world      w;
-    kvi_backend_ops ops;     /* metered */
-    const char     *dir;     /* of the checkpoint */
-    uint32_t        n_threads;
-    double          decode[N_LENGTHS], prefill[N_LENGTHS];
+    long_world      w[2]; /* of one thread and of two */
+    kvi_backend_ops ops;  /* metered */
+    kvcsa_session  *s[2];
+    uint32_t        n_worlds;
+    uint32_t        n;    /* rows of a run */
 } step_case;
-
-typedef struct decode_case {
-    step_case     *c;
-    kvcsa_session *s;
-} decode_case;
 
 static int64_t operators_ns(void)
 {
@@ -89,21 +84,34 @@ static int64_t operators_ns(void)
 }
 
 /* By the clock that the operators are measured with. */
-static int64_t timed_run(step_case *c, kvcsa_session *s, uint32_t n)
+static int64_t timed_run(step_case *c, uint32_t world, uint32_t n)
 {
     const int64_t start = bench_now_ns();
 
-    long_run(&c->w, s, n);
+    long_run(&c->w[world], c->s[world], n);
     return bench_now_ns() - start;
+}
+
+static int64_t run_one(void *arg)
+{
+    step_case *c = arg;
+
+    return timed_run(c, 0, c->n);
+}
+
+static int64_t run_two(void *arg)
+{
+    step_case *c = arg;
+
+    return timed_run(c, 1, c->n);
 }
 
 static void decode_many(void *arg, uint32_t run, int64_t *ours, int64_t *peers)
 {
-    decode_case  *d = arg;
     const int64_t before = operators_ns();
 
     (void)run;
-    ours[0] = timed_run(d->c, d->s, 1);
+    ours[0] = timed_run(arg, 0, 1);
     peers[0] = operators_ns() - before;
 }
 
@@ -139,105 +147,100 @@ static void add_profile(kernel_bench *b, uint64_t n, int64_t total_ns, uint32_t 
     r->limit = 10;
 }
 
-/* Decode at lengths[i]; with one thread beside its operators. */
-static void decode_at(step_case *c, size_t i)
+/* Steps of one thread beside their operators. */
+static void beside_operators(step_case *c, size_t i)
 {
-    kernel_bench *b = c->b;
+    kernel_bench  *b = c->b;
     const uint32_t n_runs = b->quick ? 3 : DECODE;
-    decode_case   d = {.c = c, .s = long_session(&c->w, 0)};
-    bench_row     kept = {.name = "", .unit = "ms"};
-    bench_row    *r = c->n_threads == 1 ? kernel_row(b, "decode step", lengths[i], "1 thread", "ms") : &kept;
-    int64_t       total_ns = 0;
+    bench_row     *r = kernel_row(b, "decode step", lengths[i], "1 thread", "ms");
+    int64_t        total_ns = 0;
 
-    long_fill(&c->w, d.s, lengths[i] - 128);
-    meter_on(&c->w, &c->ops);
     r->peer = "its operators";
     r->goal = BENCH_RATIO;
     r->limit = 1.1;
-    bench_many(&r, 1, decode_many, &d, n_runs);
-    c->decode[i] = 1e9 / r->median;
+    bench_many(&r, 1, decode_many, c, n_runs);
     bench_scale(r, 1e-6);
-    if (c->n_threads == 1 && i + 1 == N_LENGTHS) {
-        memset(meter.ns, 0, sizeof meter.ns);
-        memset(meter.calls, 0, sizeof meter.calls);
-        for (uint32_t k = 0; k < n_runs; k++)
-            total_ns += timed_run(c, d.s, 1);
-        add_profile(b, lengths[i], total_ns, n_runs);
-    }
-    kvcsa_session_release(&d.s);
+    if (i + 1 < N_LENGTHS)
+        return;
+    memset(meter.ns, 0, sizeof meter.ns);
+    memset(meter.calls, 0, sizeof meter.calls);
+    for (uint32_t k = 0; k < n_runs; k++)
+        total_ns += timed_run(c, 0, 1);
+    add_profile(b, lengths[i], total_ns, n_runs);
 }
 
-/* As many rows as two seconds allow, computed at the end of a context of this length; the best of two. */
-static void prefill_at(step_case *c, size_t i)
+static void rate_row(kernel_bench *b, const char *name, uint64_t n, const char *detail, double ms)
 {
-    kvcsa_session *s = long_session(&c->w, 0);
+    bench_row *r = kernel_row(b, name, n, detail, "tokens/s");
+
+    r->min = r->median = 1e3 / ms;
+}
+
+/* Runs of c->n rows on two threads and on one in turn, at about lengths[i]. */
+static void beside_one_thread(step_case *c, const char *name, size_t i, double goal, uint32_t n_runs)
+{
+    kernel_bench *b = c->b;
+    bench_row    *r = kernel_row(b, name, lengths[i], c->n_worlds == 2 ? "2 threads" : "1 thread", "ms/token");
+    double        one;
+
+    if (c->n_worlds == 2) {
+        kernel_bound(r, ROOFLINE_FMA, 0, 0);
+        kernel_two_threads(r, goal);
+    }
+    bench_pair(r, c->n_worlds == 2 ? run_two : run_one, c->n_worlds == 2 ? run_one : NULL, c, b->quick ? 1 : n_runs);
+    bench_scale(r, 1e-6 / c->n);
+    one = c->n_worlds == 2 ? r->peer_median : r->median;
+    rate_row(b, name, lengths[i], "1 thread", one);
+    if (c->n_worlds == 2)
+        rate_row(b, name, lengths[i], "2 threads", r->median);
+}
+
+/* As many rows as a second allows. */
+static uint32_t rows_of_a_second(step_case *c)
+{
     const uint32_t first = 16;
-    uint32_t       n;
-    int64_t        ns;
+    const int64_t  ns = timed_run(c, 0, first);
+    const uint32_t n = c->b->quick ? first : (uint32_t)(1e9 * first / (double)(ns + 1));
 
-    long_fill(&c->w, s, lengths[i] - 2 * MOST_PREFILL - first);
-    ns = timed_run(c, s, first);
-    n = c->b->quick ? first : (uint32_t)(2e9 * first / (double)(ns + 1));
-    n = n > MOST_PREFILL ? MOST_PREFILL : n < first ? first : n;
-    for (int k = 0; k < 2; k++) {
-        ns = timed_run(c, s, n);
-        if (n * 1e9 / (double)ns > c->prefill[i])
-            c->prefill[i] = n * 1e9 / (double)ns;
-    }
-    kvcsa_session_release(&s);
+    return n > MOST_PREFILL ? MOST_PREFILL : n < first ? first : n;
 }
 
-static void run_steps(step_case *c, uint32_t n_threads)
+static void steps_at(step_case *c, size_t i)
 {
-    c->n_threads = n_threads;
-    long_open(&c->w, c->dir, n_threads);
-    meter_on(&c->w, &c->ops);
-    for (size_t i = 0; i < N_LENGTHS; i++)
-        decode_at(c, i);
-    for (size_t i = 0; i < N_LENGTHS; i++)
-        prefill_at(c, i);
-    long_close(&c->w);
-}
+    const int is_longest = i + 1 == N_LENGTHS;
 
-static void add_rate(kernel_bench *b, const char *name, uint64_t n, double one, double two, double goal)
-{
-    bench_row *r = kernel_row(b, name, n, "2 threads", "ms/token");
-
-    if (two > 0) {
-        r->min = r->median = 1e3 / two;
-        r->peer_min = r->peer_median = 1e3 / one;
-        kernel_faster(r, "one thread", goal, 0);
-    } else {
-        snprintf(r->detail, sizeof r->detail, "1 thread");
-        r->min = r->median = 1e3 / one;
+    for (uint32_t k = 0; k < c->n_worlds; k++) {
+        c->s[k] = long_session(&c->w[k], 0);
+        long_fill(&c->w[k], c->s[k], lengths[i] - 128);
     }
-    r = kernel_row(b, name, n, "1 thread", "tokens/s");
-    r->min = r->median = one;
-    if (two > 0) {
-        r = kernel_row(b, name, n, "2 threads", "tokens/s");
-        r->min = r->median = two;
-    }
+    beside_operators(c, i);
+    c->n = 1;
+    beside_one_thread(c, "decode", i, is_longest ? 1.8 : 0, DECODE);
+    c->n = rows_of_a_second(c);
+    beside_one_thread(c, "prefill", i, 1.8, PREFILL_RUNS);
+    for (uint32_t k = 0; k < c->n_worlds; k++)
+        kvcsa_session_release(&c->s[k]);
 }
 
 void bench_step(kernel_bench *b, const char *folder)
 {
-    static step_case one, two;
+    static step_case c;
     char             program[1024];
     char             dir[1024];
 
     snprintf(program, sizeof program, "%s/bench", folder); /* the checkpoint lies beside it */
     long_checkpoint(program, dir, sizeof dir);
-    memset(&one, 0, sizeof one);
-    memset(&two, 0, sizeof two);
-    one.b = two.b = b;
-    one.dir = two.dir = dir;
-    run_steps(&one, 1);
-    if (!b->one_thread)
-        run_steps(&two, 2);
-    for (size_t i = 0; i < N_LENGTHS; i++) {
-        add_rate(b, "decode", lengths[i], one.decode[i], two.decode[i], i + 1 == N_LENGTHS ? 1.8 : 0);
-        add_rate(b, "prefill", lengths[i], one.prefill[i], two.prefill[i], 1.8);
+    memset(&c, 0, sizeof c);
+    c.b = b;
+    c.n_worlds = b->one_thread ? 1 : 2;
+    for (uint32_t k = 0; k < c.n_worlds; k++) {
+        long_open(&c.w[k], dir, k + 1);
+        meter_on(&c.w[k], &c.ops); /* from here on it is not watched, so there may be two */
     }
+    for (size_t i = 0; i < N_LENGTHS; i++)
+        steps_at(&c, i);
+    for (uint32_t k = 0; k < c.n_worlds; k++)
+        long_close(&c.w[k]);
 }
 
 /* ------------------------------------------------------------------ calls */

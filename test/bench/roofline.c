@@ -1,12 +1,13 @@
 #include "roofline.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-#include <stdio.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,6 +19,9 @@
 #define MAX_THREADS 64u
 #define MIN_NS      60000000 /* a measurement lasts so long at least */
 #define TRIES       3
+/* Likewise a burst. */
+#define BURST_NS      1000000
+#define BURST_READ_NS 4000000
 
 static clockid_t the_clock = CLOCK_MONOTONIC;
 
@@ -241,92 +245,165 @@ static uint64_t sum_words(const uint64_t *p, size_t n)
 }
 #endif
 
-/* ------------------------------------------------------------------ threads */
+/* ------------------------------------------------------------------ bursts */
+
+/* What a loop reads or computes; words NULL = multiply-adds. Reading goes on where it stopped. */
+typedef struct load {
+    fma_fn    fma;
+    uint64_t *words;
+    size_t    n_words;
+    size_t    n_bytes; /* of the buffer */
+    int       stays;   /* in a cache, where it must be fetched first */
+} load;
+
+static load loads[ROOFLINE_N];
 
 typedef struct job {
-    pthread_barrier_t *gate;
-    const uint64_t    *words; /* NULL = multiply-adds */
-    size_t             n_words;
-    fma_fn             fma;
-    double             done;  /* bytes or multiply-adds */
-    int64_t            ns;
-    volatile float     sink;
-    volatile uint64_t  sum;
+    atomic_uint      *n_missing; /* threads that are not there yet */
+    const load       *load;
+    size_t            first, n_words; /* of the words, this thread's share */
+    int64_t           least_ns;
+    double            done; /* bytes or multiply-adds */
+    int64_t           ns;
+    volatile float    sink;
+    volatile uint64_t sum;
 } job;
+
+#define STEP_WORDS  ((size_t)128 << 10) /* between looks at the clock, which is a system call if it is the processor's */
+#define STEP_ROUNDS 4000u
+#define WARM_NS     100000 /* until the wide units run at their full rate */
+
+/* Round and round through this thread's words, or rounds of multiply-adds. */
+static void run_for(job *j, size_t *at, int64_t least_ns)
+{
+    const int64_t start = bench_now_ns();
+
+    j->done = 0;
+    do {
+        for (size_t k = 0; j->load->words && k < STEP_WORDS;) {
+            const size_t left = j->n_words - *at;
+            const size_t n = left < STEP_WORDS - k ? left : STEP_WORDS - k;
+
+            j->sum = j->sum + sum_words(j->load->words + j->first + *at, n);
+            *at = (*at + n) % j->n_words;
+            k += n;
+        }
+        if (j->load->words)
+            j->done += (double)(STEP_WORDS * 8);
+        else
+            j->done += (double)(j->load->fma(STEP_ROUNDS, &j->sink) * STEP_ROUNDS);
+        j->ns = bench_now_ns() - start;
+    } while (j->ns < least_ns);
+}
+
+/* Where the next burst through a buffer that no cache holds goes on. */
+static size_t next_word;
 
 static void *work(void *arg)
 {
-    job    *j = arg;
-    int64_t start;
+    job   *j = arg;
+    size_t at = j->load->stays || !j->n_words ? 0 : next_word % j->n_words;
 
-    pthread_barrier_wait(j->gate);
-    start = bench_now_ns();
-    do {
-        if (j->words) {
-            j->sum = j->sum + sum_words(j->words, j->n_words);
-            j->done += (double)(j->n_words * 8);
-        } else {
-            j->done += (double)(j->fma(200000, &j->sink) * 200000);
-        }
-        j->ns = bench_now_ns() - start;
-    } while (j->ns < MIN_NS);
+    run_for(j, &at, j->load->words ? 0 : WARM_NS);
+    if (j->load->stays)
+        for (size_t i = 0; i < j->n_words; i += STEP_WORDS)
+            run_for(j, &at, 0);
+    atomic_fetch_sub(j->n_missing, 1);
+    while (atomic_load(j->n_missing) > 0) /* spinning: those who sleep start late */
+        sched_yield();
+    run_for(j, &at, j->least_ns);
     return NULL;
 }
 
 /* Sum of the threads' rates; each thread has its own share of the words. */
-static double run(fma_fn fma, const uint64_t *words, size_t n_words, uint32_t n_threads)
+static double run(const load *l, uint32_t n_threads, int64_t least_ns)
 {
-    pthread_barrier_t gate;
-    pthread_t         threads[MAX_THREADS];
-    static const job  none;
-    job               jobs[MAX_THREADS];
-    double            rate = 0;
+    atomic_uint      n_missing = n_threads;
+    pthread_t        threads[MAX_THREADS];
+    static const job none;
+    job              jobs[MAX_THREADS];
+    double           rate = 0;
 
-    if (pthread_barrier_init(&gate, NULL, n_threads) != 0)
-        return 0;
     for (uint32_t i = 0; i < n_threads; i++) {
-        const size_t share = n_words / n_threads;
+        const size_t share = l->n_words / n_threads;
 
         memcpy(&jobs[i], &none, sizeof none);
-        jobs[i].gate = &gate;
-        jobs[i].fma = fma;
-        jobs[i].words = words ? words + i * share : NULL;
+        jobs[i].n_missing = &n_missing;
+        jobs[i].load = l;
+        jobs[i].first = i * share;
         jobs[i].n_words = share;
+        jobs[i].least_ns = least_ns;
         if (i + 1 < n_threads && pthread_create(&threads[i], NULL, work, &jobs[i]) != 0)
-            exit(1); /* the others wait at the gate for ever */
+            exit(1); /* the others wait for it for ever */
     }
     work(&jobs[n_threads - 1]);
     for (uint32_t i = 0; i + 1 < n_threads; i++)
         pthread_join(threads[i], NULL);
-    pthread_barrier_destroy(&gate);
     for (uint32_t i = 0; i < n_threads; i++)
         rate += jobs[i].done * 1e9 / (double)jobs[i].ns;
+    next_word += (size_t)(jobs[0].done / 8);
     return rate;
 }
 
-static double best_of(fma_fn fma, const uint64_t *words, size_t n_words, uint32_t n_threads)
+static double best_of(const load *l, uint32_t n_threads)
 {
     double best = 0;
 
-    if (n_threads == 0 || n_threads > MAX_THREADS)
+    if (n_threads == 0 || n_threads > MAX_THREADS || (!l->fma && !l->words))
         return 0;
-    for (int i = 0; i < (fma ? 4 : 1) * TRIES; i++) { /* registers are quick to measure */
-        const double r = run(fma, words, n_words, n_threads);
+    for (int i = 0; i < (l->fma ? 4 : 1) * TRIES; i++) { /* registers are quick to measure */
+        const double r = run(l, n_threads, MIN_NS);
 
         best = r > best ? r : best;
     }
     return best;
 }
 
-double roofline_read(size_t n_bytes, uint32_t n_threads)
+static load load_of_bytes(size_t n_bytes, int stays)
 {
     const size_t n = (n_bytes + 1023) / 1024 * 1024;
-    uint64_t    *words = bench_alloc(n);
-    double       r;
+    load         l = {.words = bench_alloc(n), .n_words = n / 8, .n_bytes = n, .stays = stays};
 
-    memset(words, 1, n); /* so that every page is its own */
-    r = best_of(NULL, words, n / 8, n_threads);
-    bench_free(words, n);
+    memset(l.words, 1, n); /* so that every page is its own */
+    return l;
+}
+
+void roofline_open(size_t memory_bytes)
+{
+    const char *name;
+
+    loads[ROOFLINE_FMA].fma = best_fma(16, &name);
+    loads[ROOFLINE_FMA_AVX2].fma = best_fma(8, &name);
+    loads[ROOFLINE_DOT8].fma = best_dot8();
+    loads[ROOFLINE_READ] = load_of_bytes(memory_bytes, 0);
+    loads[ROOFLINE_L2] = load_of_bytes((size_t)512 << 10, 1);
+    loads[ROOFLINE_L3] = load_of_bytes((size_t)16 << 20, 1);
+}
+
+void roofline_close(void)
+{
+    for (size_t i = 0; i < ROOFLINE_N; i++) {
+        bench_free(loads[i].words, loads[i].n_bytes);
+        loads[i] = (load){.words = NULL};
+    }
+}
+
+double roofline_best(roofline_kind kind, uint32_t n_threads)
+{
+    return best_of(&loads[kind], n_threads);
+}
+
+double roofline_burst(roofline_kind kind, uint32_t n_threads)
+{
+    return run(&loads[kind], n_threads, kind == ROOFLINE_READ ? BURST_READ_NS : BURST_NS);
+}
+
+double roofline_read(size_t n_bytes, uint32_t n_threads)
+{
+    load         l = load_of_bytes(n_bytes, 0);
+    const double r = best_of(&l, n_threads);
+
+    bench_free(l.words, l.n_bytes);
     return r;
 }
 
@@ -359,20 +436,7 @@ double roofline_copy(size_t n_bytes)
 double roofline_fma(uint32_t n_threads)
 {
     const char *name;
+    const load  l = {.fma = best_fma(16, &name)};
 
-    return best_of(best_fma(16, &name), NULL, 0, n_threads);
-}
-
-double roofline_fma_lanes(uint32_t n_lanes)
-{
-    const char *name;
-
-    return best_of(best_fma(n_lanes, &name), NULL, 0, 1);
-}
-
-double roofline_dot8(void)
-{
-    const fma_fn dot = best_dot8();
-
-    return dot ? best_of(dot, NULL, 0, 1) : 0;
+    return best_of(&l, n_threads);
 }
