@@ -252,6 +252,8 @@ typedef struct kvi_paged_attend_params {
     uint32_t        page_rows;
     uint32_t        format;         /* KVCSA_FORMAT_*: F16, BF16, MXFP8, Q8_0, FP4, MXFP4, Q4_0 */
     float           scale;
+    uint64_t        max_visible;    /* no n_visible is larger; 0 = unknown. A device that cannot see
+                                     * n_visible splits its work by this; no bit depends on it */
 } kvi_paged_attend_params;
 #define KVI_PAGED_CHUNK 1024u
 
