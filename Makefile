@@ -14,6 +14,7 @@ LDDEFS     ?= -Wl,-z,defs
 PKG_CONFIG ?= pkg-config
 PYTHON     ?= python3
 CLANG      ?= clang
+CXX        ?= g++
 B          ?= build
 L          ?= lib
 JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
@@ -55,6 +56,7 @@ API_TESTS := $(sort $(wildcard test/test_api_*.c))
 TESTS     := $(sort $(filter-out $(API_TESTS),$(wildcard test/test_*.c)))
 # Programs beside the tests that scripts and people start; test/NAME.c and no test of their own.
 TOOLS     := $(sort $(filter-out test/test_%.c,$(wildcard test/*.c)))
+CUDA_TESTS := $(sort $(wildcard test/cuda/test_*.c test/cuda/test_*.cc))
 FUZZ      := $(sort $(filter-out test/fuzz/fuzz_main.c,$(wildcard test/fuzz/fuzz_*.c)))
 SUPPORT   := $(sort $(wildcard test/support/*.c))
 BENCH     := $(sort $(wildcard test/bench/*.c))
@@ -64,12 +66,13 @@ FUZZ_ENGINE ?= $(call obj,test/fuzz/fuzz_main.c)
 LIB_OBJ      := $(call obj,$(LIB_SRC))
 CLI_OBJ      := $(call obj,$(CLI_SRC))
 SUPPORT_LIB  := $(if $(SUPPORT),$(B)/test/support.a)
-TEST_BIN     := $(patsubst test/%.c,$(B)/test/%,$(TESTS) $(API_TESTS))
+TEST_BIN     := $(patsubst test/%.c,$(B)/test/%,$(TESTS) $(API_TESTS)) \
+                $(patsubst %,$(B)/test/%,$(basename $(notdir $(CUDA_TESTS))))
 TOOL_BIN     := $(patsubst test/%.c,$(B)/test/%,$(TOOLS))
 FUZZ_BIN     := $(patsubst test/fuzz/%.c,$(B)/test/%,$(FUZZ))
 EXAMPLE_BIN  := $(patsubst %.c,$(B)/%,$(EXAMPLES))
 ALL_OBJ      := $(call obj,$(LIB_SRC) $(CLI_SRC) $(EXAMPLES) $(API_TESTS) $(TESTS) $(TOOLS) $(FUZZ) \
-                $(SUPPORT) $(BENCH) test/fuzz/fuzz_main.c)
+                $(SUPPORT) $(BENCH) $(filter %.c,$(CUDA_TESTS)) test/cuda/bench_cuda.c test/fuzz/fuzz_main.c)
 
 # One short line for each file; V=1 shows the commands.
 Q   := $(if $(filter 1,$(V)),,@)
@@ -84,8 +87,8 @@ variant  = $(submake) $(3) B=$(B)/$(1) L=$(B)/$(1)/lib CFLAGS="$(2)"
 .DELETE_ON_ERROR:
 .SUFFIXES:
 .SECONDARY:
-.PHONY: all libs examples tests tools fuzzers deps deps-all demo check check-all check-werror check-asan check-tsan \
-        check-masks check-neon neon-build \
+.PHONY: all libs cuda examples tests tools fuzzers deps deps-all demo check check-all check-werror check-asan check-tsan \
+        check-masks check-neon neon-build check-plugin check-cuda bench-cuda \
         check-large fuzz fuzz-replay fuzz-run abi abi-update bench bench-peers bench-report measure install uninstall clean dist help
 
 all: libs $(if $(CLI_SRC),$(B)/kvcsa) examples
@@ -93,7 +96,7 @@ all: libs $(if $(CLI_SRC),$(B)/kvcsa) examples
 libs: $(L)/libkvcsa.so $(L)/libkvcsa.a
 examples: $(EXAMPLE_BIN)
 tests: $(TEST_BIN) tools fuzzers
-tools: $(TOOL_BIN)
+tools: $(TOOL_BIN) $(if $(CUDA_TESTS),$(B)/test/bench_cuda)
 fuzzers: $(FUZZ_BIN)
 
 # ---------------------------------------------------------------- objects
@@ -192,6 +195,67 @@ $(TOOL_BIN): $(B)/test/%: $(B)/obj/test/%.o $(SUPPORT_LIB) $(L)/libkvcsa.a
 	$(call say,LD,$@)
 	$(Q)$(link_static) $(LIBS)
 
+# ---------------------------------------------------------------- CUDA plug-in
+
+CUDA_SRC   := $(sort $(wildcard cuda/*.cu cuda/sm*/*.cu))
+CUDA_INC   := -Iinclude -Isrc -Icuda $(addprefix -I,$(sort $(wildcard cuda/sm*)))
+CUDA_ARCHS ?= 80 90a 100f 120
+NVCC       ?= nvcc
+comma      := ,
+empty      :=
+# Machine code for each architecture, and PTX of the lowest for those to come. Products and sums are rounded one by one.
+NVCC_FLAGS  = -std=c++17 -O3 -fmad=false -cudart static -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -gencode arch=compute_80,code=compute_80
+CUDA_OBJ   := $(patsubst %.cu,$(B)/cuda/%.o,$(CUDA_SRC))
+CUDA_HEAD  := $(wildcard cuda/*.h cuda/*.cuh cuda/sm*/*.h cuda/sm*/*.cuh src/*/*.h include/*.h)
+
+cuda: $(L)/libkvcsa_cuda.so
+$(B)/cuda/%.o: %.cu $(CUDA_HEAD) Makefile
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(CUDA_INC) -c -o $@ $<
+$(L)/libkvcsa_cuda.so: $(CUDA_OBJ) lib/kvcsa_cuda.map
+	@mkdir -p $(@D)
+	$(call say,NVCC,$@)
+	$(Q)$(NVCC) $(NVCC_FLAGS) -shared -Xlinker --version-script=lib/kvcsa_cuda.map,-soname,libkvcsa_cuda.so \
+	  -Xlinker -z,defs -o $@ $(CUDA_OBJ) -ldl
+
+# The same sources as C++, on the emulated device of test/cuda.
+EMU_CFLAGS = -std=c++17 -D_GNU_SOURCE -DKVI_CUDA_EMULATED -Wall -Wextra -Wshadow -Wconversion -Wno-unused-function -fPIC \
+             -fvisibility=hidden -ffp-contract=off -ffile-prefix-map=$(CURDIR)=. -MMD -MP $(CUDA_INC) -Itest/cuda -Itest
+EMU_DEVICE := $(patsubst %.cc,$(B)/emu/%.o,$(wildcard test/cuda/emulate*.cc))
+EMU_OBJ   := $(patsubst %.cu,$(B)/emu/%.o,$(CUDA_SRC)) $(EMU_DEVICE)
+EMULATED  := $(B)/test/emulated/libkvcsa_cuda.so
+$(B)/emu/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)
+	$(Q)$(CXX) $(CPPFLAGS) $(CFLAGS) $(EMU_CFLAGS) -x c++ -c -o $@ $<
+$(B)/emu/%.o: %.cc Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)
+	$(Q)$(CXX) $(CPPFLAGS) $(CFLAGS) $(EMU_CFLAGS) -c -o $@ $<
+$(EMULATED): $(EMU_OBJ)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(CFLAGS) $(LDFLAGS) -shared $(LDDEFS) -o $@ $(EMU_OBJ) -ldl -pthread
+$(B)/test/test_cuda_%: $(B)/obj/test/cuda/test_cuda_%.o $(SUPPORT_LIB) $(L)/libkvcsa.a $(EMULATED)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(link_static) -lcmocka $(LIBS)
+$(B)/test/bench_cuda: $(B)/obj/test/cuda/bench_cuda.o $(L)/libkvcsa.a
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(link_static) $(LIBS)
+# Tests of the emulation, and of kernels with planted faults: the kernels are inside.
+$(B)/test/test_emulate: $(B)/emu/test/cuda/test_emulate.o $(EMU_DEVICE)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka -pthread
+$(B)/test/test_planted_%: $(B)/emu/test/cuda/test_planted_%.o $(EMU_DEVICE)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CXX) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka -pthread
+
 # ---------------------------------------------------------------- checks
 
 deps:
@@ -214,7 +278,7 @@ check-tsan: deps
 
 check-werror: deps-all
 	+@$(call variant,gcc,-O2 -g -Werror,all tests) CC=gcc
-	+@$(call variant,clang,-O2 -g -Werror,all tests) CC=$(CLANG)
+	+@$(call variant,clang,-O2 -g -Werror,all tests) CC=$(CLANG) CXX=$(CLANG)++
 
 check-all: deps-all
 	@test/check_all.sh "$(MAKE)" $(B)
@@ -226,9 +290,23 @@ check-masks: deps
 
 NEON_CC ?= aarch64-linux-gnu-gcc
 neon-build:
-	+@$(call variant,neon,$(NEON_CFLAGS),all tests) CC=$(NEON_CC) AR=$(NEON_CC:gcc=ar)
+	+@$(call variant,neon,$(NEON_CFLAGS),all tests) CUDA_TESTS= CC=$(NEON_CC) AR=$(NEON_CC:gcc=ar)
 check-neon: deps-all neon-build
 	@test/check_neon.sh $(B)/neon $(NEON_TESTS)
+
+# The plug-in as nvcc makes it: what it exports and links, what its kernels need of the chip, and that it says why it does not run.
+check-plugin: deps-all
+	+@$(call variant,check,$(CHECK_CFLAGS),all tests)
+	@test/check_plugin.sh "$(MAKE)" $(B) $(L)
+
+# The tests of the emulated device on a real one, which must be there.
+check-cuda: cuda
+	+@$(call variant,check,$(CHECK_CFLAGS),tests)
+	@for t in $(filter-out test_emulate test_planted%,$(basename $(notdir $(CUDA_TESTS)))); do \
+	  echo "== $$t"; $(B)/check/test/$$t $(L)/libkvcsa_cuda.so || exit 1; done
+
+bench-cuda: cuda $(B)/test/bench_cuda
+	$(B)/test/bench_cuda $(L)/libkvcsa_cuda.so
 
 check-large: deps
 	+@$(submake) all tools
@@ -319,6 +397,10 @@ What to run
   make help          this text
 
 For those who change it
+  make cuda          the CUDA plug-in lib/libkvcsa_cuda.so; needs nvcc (NVCC, CUDA_ARCHS)
+  make check-cuda    its tests on a device; fails where there is none. make check runs them on an emulated one
+  make bench-cuda    times of its operators on a device, beside the device's own copies
+  make check-plugin  build it, look at what it exports and at what its kernels need
   make check-all     check, gcc and clang with -Werror, both sanitizers, all masks, kernels for Arm, one minute of each fuzzer
   make check-werror  everything with gcc and with clang, warnings are errors
   make check-asan    tests under the address and undefined-behaviour sanitizers
@@ -350,4 +432,4 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
--include $(ALL_OBJ:.o=.d)
+-include $(ALL_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(patsubst %.cc,$(B)/emu/%.d,$(filter %.cc,$(CUDA_TESTS)))

@@ -19,4 +19,4 @@ while read -r program; do
 done < <(find "$build/kvcsa" "$build/test" "$build/examples" -maxdepth 1 -type f -perm -u+x)
 [ $# -gt 0 ] || set -- 'test_*' 'fuzz_*' check_cli.sh check_parity.sh check_synth.sh
 echo "== $("$wrap/kvcsa" info | sed -n 's/^kernels *//p')"
-KVI_CPU_AVOID=${NEON_AVOID:-0} TEST_SECONDS=${TEST_SECONDS:-3000} test/run_tests.sh --build "$wrap" --scripts "$wrap" "$build/lib" "$@"
+KVI_CPU_AVOID=${NEON_AVOID:-0} TEST_SECONDS=${TEST_SECONDS:-3000} test/run_tests.sh --no-cuda --build "$wrap" --scripts "$wrap" "$build/lib" "$@"

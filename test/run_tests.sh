@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the test programs of one build, and the check scripts; ends with the line "N passed, N failed, N skipped".
 #
-#   test/run_tests.sh --build DIR [--scripts RELEASE_BUILD RELEASE_LIBS] [--no-scripts] [PATTERN...]
+#   test/run_tests.sh --build DIR [--scripts RELEASE_BUILD RELEASE_LIBS] [--no-scripts] [--no-cuda] [PATTERN...]
 #
 # DIR/test holds test_* (CMocka; every test counts), and fuzz_* (one count a target, which replays its stored inputs).
 # A program that crashes, hangs or runs no test has failed. Scripts answer 0 = passed, 77 = skipped, else failed.
@@ -10,12 +10,13 @@
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
-build=build scripts='' libs='' seconds=${TEST_SECONDS:-900} at_once=${TEST_JOBS:-$(nproc 2>/dev/null || echo 2)}
+build=build scripts='' libs='' cuda=1 seconds=${TEST_SECONDS:-900} at_once=${TEST_JOBS:-$(nproc 2>/dev/null || echo 2)}
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=$2; shift 2 ;;
     --scripts) scripts=$2; libs=$3; shift 3 ;;
     --no-scripts) scripts=''; shift ;;
+    --no-cuda) cuda=0; shift ;; # a cross build has no emulated device
     *) break ;;
     esac
 done
@@ -118,8 +119,9 @@ run_script() {
 trap 'kill $(jobs -p) 2>/dev/null; echo "interrupted"; exit 130' INT TERM
 
 # The list is made from the sources: a program that was not built has failed, one whose source is gone does not run.
-for source in test/test_*.c test/fuzz/fuzz_*.c; do
-    name=$(basename "$source" .c)
+for source in test/test_*.c test/cuda/test_*.c test/cuda/test_*.cc test/fuzz/fuzz_*.c; do
+    name=$(basename "${source%.*}")
+    [[ $cuda = 0 && $source == test/cuda/* ]] && continue
     [ -e "$source" ] && [ "$name" != fuzz_main ] && chosen "$name" "$@" || continue
     if [ ! -x "$build/test/$name" ]; then
         echo "$build/test/$name is missing: not built" >"$log/$name.log"
@@ -135,7 +137,7 @@ if [ -n "$scripts" ]; then
     for script in test/check_*.sh; do
         name=$(basename "$script")
         case $name in
-        check_all.sh | check_large.sh | check_masks.sh | check_neon.sh) continue ;; # longer runs with targets of their own
+        check_all.sh | check_large.sh | check_masks.sh | check_neon.sh | check_plugin.sh) continue ;; # longer runs with targets of their own
         esac
         chosen "$name" "$@" && begin run_script "$name"
     done

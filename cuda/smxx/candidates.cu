@@ -1,0 +1,61 @@
+#include "candidates.cuh"
+
+#include "select_rows.h"
+
+enum : size_t { MOST_BLOCKS = 0x7fffffff };
+
+static kvcsa_status launch_maxima(kvi_device *dev, maxima_args &a, size_t n_rows, kvcsa_error *err)
+{
+    const bool   by_thread = a.block_entries <= MAXIMA_SHORT;
+    const size_t per = by_thread ? MAXIMA_THREADS : MAXIMA_TURNS * MAXIMA_THREADS / KVI_WARP;
+
+    a.blocks_a_row = kvi_blocks(a.keys_stride, per);
+    return kvi_launch(dev, "maxima", by_thread ? maxima_thread_kernel : maxima_warp_kernel,
+                      dim3(static_cast<unsigned>(n_rows) * a.blocks_a_row), MAXIMA_THREADS, 0, err, a);
+}
+
+kvcsa_status kvi_cuda_candidates(kvi_device *dev, const kvi_candidates_params *p, kvcsa_error *err)
+{
+    kvi_cuda_use use(dev);
+    const size_t n_keys = p->scores_stride / p->block_entries + 1; /* room for all blocks of a row, also one that is not full */
+    const size_t keys_stride = (n_keys + 3) / 4 * 4;               /* rows begin at 16 bytes */
+    const size_t ids_stride = p->blocks_stride ? p->blocks_stride : p->n_keep;
+    size_t       n = 0;
+
+    if (keys_stride > MOST_BLOCKS)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "candidates: %zu blocks a row, the limit is %zu", n_keys,
+                             MOST_BLOCKS);
+    for (size_t row = 0; row < p->n_rows; row += n) {
+        void  *scratch = nullptr;
+        size_t clear = 0;
+
+        n = p->n_rows - row < KVI_CUDA_SELECT_ROWS ? p->n_rows - row : KVI_CUDA_SELECT_ROWS;
+        const size_t bytes = (kvi_cuda_select_scratch(dev, n, keys_stride, &clear) + 15) / 16 * 16;
+        KVI_TRY(kvi_cuda_scratch_get(dev, bytes + n * keys_stride * sizeof(uint32_t), &scratch, err));
+        uint32_t   *keys = reinterpret_cast<uint32_t *>(static_cast<char *>(scratch) + bytes);
+        maxima_args maxima = {p->scores + row * p->scores_stride,
+                              p->n_visible + row,
+                              keys,
+                              static_cast<unsigned *>(scratch),
+                              p->scores_stride,
+                              keys_stride,
+                              clear / sizeof(unsigned),
+                              p->block_entries,
+                              0};
+        const select_row_args a = {keys,
+                                   p->n_visible + row,
+                                   nullptr,
+                                   p->blocks + row * ids_stride,
+                                   p->n_blocks + row,
+                                   keys_stride,
+                                   0,
+                                   ids_stride,
+                                   p->block_entries,
+                                   1,
+                                   p->n_keep ? p->n_keep - 1 : 0,
+                                   p->n_keep ? 1u : 0u};
+        KVI_TRY(launch_maxima(dev, maxima, n, err));
+        KVI_TRY(kvi_cuda_select_rows(dev, "candidates", a, n, true, scratch, err));
+    }
+    return KVCSA_OK;
+}

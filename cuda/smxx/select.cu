@@ -1,0 +1,120 @@
+#include "select.cuh"
+
+#include "select_rows.h"
+
+enum { TOPK_MOST = 2048 };
+enum : size_t { MOST_ITEMS = 0x7fffffff, ITEMS_A_BLOCK = 16 * SELECT_THREADS };
+
+namespace {
+
+/* Two blocks a processor: all run at once. No block without 16 items a thread. */
+unsigned blocks_a_row(const kvi_device *dev, size_t n_rows, size_t items_stride)
+{
+    const size_t fit = 2 * static_cast<size_t>(dev->n_sms) / n_rows;
+    const size_t most = (items_stride + ITEMS_A_BLOCK - 1) / ITEMS_A_BLOCK;
+    const size_t n = fit < most ? fit : most;
+
+    return static_cast<unsigned>(n ? n : 1);
+}
+
+/* A piece of scratch; aligned to 16 bytes, as all before it are multiples of them. */
+template <class T> T *take(char *&at, size_t n)
+{
+    T *p = reinterpret_cast<T *>(at);
+
+    static_assert(16 % alignof(T) == 0, "pieces begin at multiples of 16 bytes");
+    at += (n * sizeof(T) + 15) / 16 * 16;
+    return p;
+}
+
+/* Lays the scratch out from `base` on; returns its end. */
+char *lay_out(select_long_args &a, char *base, size_t n_rows)
+{
+    const size_t n_blocks = n_rows * a.blocks_a_row, n_segments = n_blocks * SELECT_WARPS;
+
+    a.bins = take<unsigned>(base, n_rows * SELECT_ALL_BINS);
+    a.thresholds = take<select_threshold>(base, 3 * n_rows);
+    a.listed = take<unsigned>(base, n_segments);
+    a.lists = take<uint2>(base, n_segments * SELECT_LIST);
+    a.of_segment = take<select_counts>(base, n_segments);
+    a.of_block = take<select_counts>(base, n_blocks);
+    return base;
+}
+
+template <bool KEYS>
+kvcsa_status select_rows(kvi_device *dev, const char *what, const select_row_args &row, size_t n_rows, void *scratch,
+                         kvcsa_error *err)
+{
+    select_long_args a = {};
+
+    if (row.items_stride <= SELECT_SHORT_ITEMS)
+        return kvi_launch(dev, what, select_short_kernel<KEYS>, dim3(static_cast<unsigned>(n_rows)), SELECT_SHORT_THREADS,
+                          sizeof(select_short_shared), err, row);
+    a.row = row;
+    a.blocks_a_row = blocks_a_row(dev, n_rows, row.items_stride);
+    (void)lay_out(a, static_cast<char *>(scratch), n_rows);
+    const dim3 grid(static_cast<unsigned>(n_rows) * a.blocks_a_row);
+    KVI_TRY(kvi_launch(dev, what, select_first_kernel<KEYS>, grid, SELECT_THREADS, sizeof(select_long_shared), err, a));
+    KVI_TRY(kvi_launch(dev, what, select_second_kernel<KEYS>, grid, SELECT_THREADS, sizeof(select_long_shared), err, a));
+    KVI_TRY(kvi_launch(dev, what, select_third_kernel<KEYS>, grid, SELECT_THREADS, sizeof(select_long_shared), err, a));
+    KVI_TRY(kvi_launch(dev, what, select_count_kernel<KEYS>, grid, SELECT_THREADS, sizeof(select_long_shared), err, a));
+    return kvi_launch(dev, what, select_write_kernel<KEYS>, grid, SELECT_THREADS, 0, err, a);
+}
+
+} // namespace
+
+size_t kvi_cuda_select_scratch(const kvi_device *dev, size_t n_rows, size_t items_stride, size_t *clear)
+{
+    select_long_args a = {};
+
+    *clear = 0;
+    if (items_stride <= SELECT_SHORT_ITEMS || n_rows == 0)
+        return 0;
+    a.blocks_a_row = blocks_a_row(dev, n_rows, items_stride);
+    *clear = n_rows * SELECT_ALL_BINS * sizeof(unsigned);
+    return static_cast<size_t>(lay_out(a, nullptr, n_rows) - static_cast<char *>(nullptr));
+}
+
+kvcsa_status kvi_cuda_select_rows(kvi_device *dev, const char *what, const select_row_args &a, size_t n_rows, bool keys,
+                                  void *scratch, kvcsa_error *err)
+{
+    return keys ? select_rows<true>(dev, what, a, n_rows, scratch, err) : select_rows<false>(dev, what, a, n_rows, scratch, err);
+}
+
+kvcsa_status kvi_cuda_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err)
+{
+    kvi_cuda_use use(dev);
+    size_t       clear = 0, n = 0;
+
+    if (p->k > TOPK_MOST)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "topk: k is %u, the limit is %d", p->k, TOPK_MOST);
+    if (p->scores_stride > MOST_ITEMS)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "topk: rows of %zu scores, the limit is %zu", p->scores_stride,
+                             MOST_ITEMS);
+    for (size_t row = 0; row < p->n_rows; row += n) {
+        const select_row_args a = {reinterpret_cast<const uint32_t *>(p->scores) + row * p->scores_stride,
+                                   p->n_scores + row,
+                                   p->blocks ? p->blocks + row * p->blocks_stride : nullptr,
+                                   p->ids + row * (p->ids_stride ? p->ids_stride : p->k),
+                                   nullptr,
+                                   p->scores_stride,
+                                   p->blocks_stride,
+                                   p->ids_stride ? p->ids_stride : p->k,
+                                   1,
+                                   p->block_entries,
+                                   p->k,
+                                   0};
+        void                 *scratch = nullptr;
+
+        n = p->n_rows - row < KVI_CUDA_SELECT_ROWS ? p->n_rows - row : KVI_CUDA_SELECT_ROWS;
+        const size_t bytes = kvi_cuda_select_scratch(dev, n, p->scores_stride, &clear);
+        if (bytes == 0) {
+            n = p->n_rows - row;
+        } else {
+            KVI_TRY(kvi_cuda_scratch_get(dev, bytes, &scratch, err));
+            KVI_TRY(kvi_cuda_check(cudaMemsetAsync(scratch, 0, clear, dev->stream), "topk", err));
+        }
+        KVI_TRY(kvi_cuda_select_rows(dev, "topk", a, n, false, scratch, err));
+    }
+    return KVCSA_OK;
+}

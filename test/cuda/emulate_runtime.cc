@@ -1,0 +1,223 @@
+#include "emulate_runtime.h"
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+struct emulate_graph {
+    std::vector<std::function<cudaError_t()>> steps;
+};
+
+struct emulate_stream {
+    std::unique_ptr<emulate_graph> recorded; /* while it is captured */
+};
+
+namespace {
+
+std::mutex              lock;
+std::map<void *, size_t> pieces; /* device and pinned memory */
+size_t                  outstanding, limit = 4ull << 30;
+long                    fail_at = -1;
+int                     arch = 80;
+thread_local int        current;
+thread_local cudaError_t last;
+
+cudaError_t enqueue(cudaStream_t s, std::function<cudaError_t()> step)
+{
+    if (s->recorded) {
+        s->recorded->steps.push_back(std::move(step));
+        return cudaSuccess;
+    }
+    return step();
+}
+
+cudaError_t allocate(void **out, size_t size)
+{
+    std::lock_guard<std::mutex> hold(lock);
+
+    *out = nullptr;
+    if ((fail_at >= 0 && fail_at-- == 0) || size > limit - outstanding)
+        return cudaErrorMemoryAllocation;
+    /* aligned as a device does it, and no byte longer than asked for, so that AddressSanitizer sees the end */
+    if (posix_memalign(out, 256, size ? size : 1))
+        return cudaErrorMemoryAllocation;
+    std::memset(*out, 0xff, size);
+    pieces[*out] = size;
+    outstanding += size;
+    return cudaSuccess;
+}
+
+cudaError_t release(void *p)
+{
+    std::lock_guard<std::mutex> hold(lock);
+
+    if (!p)
+        return cudaSuccess;
+    const auto found = pieces.find(p);
+    if (found == pieces.end())
+        return cudaErrorInvalidValue;
+    outstanding -= found->second;
+    pieces.erase(found);
+    std::free(p);
+    return cudaSuccess;
+}
+
+} // namespace
+
+const char *cudaGetErrorString(cudaError_t code)
+{
+    switch (code) {
+    case cudaSuccess: return "no error";
+    case cudaErrorMemoryAllocation: return "out of memory";
+    case cudaErrorNoDevice: return "no device";
+    case cudaErrorLaunchFailure: return kvi_emu_fault();
+    default: return "emulated error";
+    }
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t code = last;
+
+    last = cudaSuccess;
+    return code;
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = arch ? 1 : 0;
+    return arch ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaGetDevice(int *ordinal)
+{
+    *ordinal = current;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int ordinal)
+{
+    current = ordinal;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int)
+{
+    *out = cudaDeviceProp();
+    std::strcpy(out->name, "emulated");
+    out->totalGlobalMem = limit;
+    out->sharedMemPerBlockOptin = arch >= 120 || arch == 86 || arch == 89 ? 99 * 1024 : arch >= 90 ? 227 * 1024 : 163 * 1024;
+    out->major = arch / 10;
+    out->minor = arch % 10;
+    out->multiProcessorCount = 4;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    std::lock_guard<std::mutex> hold(lock);
+
+    *free_bytes = limit - outstanding;
+    *total = limit;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **out, size_t size) { return allocate(out, size); }
+cudaError_t cudaMallocHost(void **out, size_t size) { return allocate(out, size); }
+cudaError_t cudaFree(void *p) { return release(p); }
+cudaError_t cudaFreeHost(void *p) { return release(p); }
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind, cudaStream_t s)
+{
+    return enqueue(s, [=] {
+        std::memmove(to, from, size);
+        return static_cast<cudaError_t>(cudaSuccess);
+    });
+}
+
+cudaError_t cudaMemsetAsync(void *p, int byte, size_t size, cudaStream_t s)
+{
+    return enqueue(s, [=] {
+        std::memset(p, byte, size);
+        return static_cast<cudaError_t>(cudaSuccess);
+    });
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
+{
+    *out = new emulate_stream();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t s)
+{
+    delete s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t s) { return s->recorded ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
+{
+    if (s->recorded)
+        return cudaErrorStreamCaptureUnsupported;
+    s->recorded.reset(new emulate_graph());
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
+{
+    *out = s->recorded.release();
+    return *out ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
+{
+    *out = new emulate_graph(*graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s)
+{
+    for (const auto &step : graph->steps) {
+        const cudaError_t code = enqueue(s, step);
+        if (code != cudaSuccess)
+            return code;
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+    delete graph;
+    return cudaSuccess;
+}
+
+cudaError_t emulate_launch(cudaStream_t s, const char *name, dim3 grid, dim3 block, size_t shared,
+                           const std::function<void()> &body)
+{
+    return enqueue(s, [=]() -> cudaError_t {
+        return kvi_emu::launch(name, grid, block, shared, body) ? cudaSuccess : cudaErrorLaunchFailure;
+    });
+}
+
+extern "C" void kvi_emu_fail_alloc(long nth) { fail_at = nth; }
+
+extern "C" void kvi_emu_device_memory(size_t n) { limit = n; }
+
+extern "C" size_t kvi_emu_outstanding(void)
+{
+    std::lock_guard<std::mutex> hold(lock);
+
+    return outstanding;
+}
+
+extern "C" void kvi_emu_arch(int wanted) { arch = wanted; }

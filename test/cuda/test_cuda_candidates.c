@@ -1,0 +1,137 @@
+/* Candidate blocks on the device beside the CPU's: equal bytes, whatever the scores. */
+#include "cuda/cuda_check.h"
+
+#include <string.h>
+
+enum { N_PATTERNS = 9 };
+
+static float score(size_t pattern, size_t i)
+{
+    float any;
+
+    switch (pattern) {
+    case 0: return uniform(1.0f) + uniform(1.0f) + uniform(1.0f);
+    case 1: return (float)(prng() % 7) - 3.0f; /* ties of most blocks */
+    case 2: return 1.0f;
+    case 3: return (float)i;
+    case 4: return -(float)i;
+    case 5: return i / 40 % 3 ? -INFINITY : uniform(2.0f); /* whole blocks that cannot be taken */
+    case 6: return prng() % 2 ? NAN : prng() % 5 ? -INFINITY : uniform(2.0f);
+    case 7: return -INFINITY;
+    default: {
+        const uint32_t u = prng();
+        memcpy(&any, &u, sizeof any);
+        return any;
+    }
+    }
+}
+
+typedef struct job {
+    kvi_candidates_params p; /* of the host */
+    size_t                off, n_blocks; /* of the result */
+} job;
+
+/* blocks, then n_blocks */
+static void run(const void *arg, void *out)
+{
+    const job            *j = arg;
+    kvi_candidates_params p = j->p;
+
+    p.scores = to_device_at(p.scores, p.n_rows * p.scores_stride * sizeof *p.scores, j->off * sizeof *p.scores);
+    p.n_visible = to_device(p.n_visible, p.n_rows * sizeof *p.n_visible);
+    p.blocks = to_device(NULL, j->n_blocks * sizeof *p.blocks);
+    p.n_blocks = to_device(NULL, p.n_rows * sizeof *p.n_blocks);
+    GPU(candidates, &p);
+    from_device(out, p.blocks, j->n_blocks * sizeof *p.blocks);
+    from_device((int32_t *)out + j->n_blocks, p.n_blocks, p.n_rows * sizeof *p.n_blocks);
+    device_free_all();
+}
+
+static void check(size_t n_rows, size_t stride, const uint64_t *n_visible, uint32_t be, uint32_t n_keep, size_t more,
+                  size_t pattern, size_t off)
+{
+    job      j = {.p = {.n_visible = n_visible, .scores_stride = stride, .n_rows = n_rows, .block_entries = be, .n_keep = n_keep,
+                        .blocks_stride = more ? n_keep + more : 0},
+                  .off = off,
+                  .n_blocks = n_rows * (n_keep + more)};
+    float   *scores = calloc(n_rows * stride + 1, sizeof *scores);
+    int32_t *want = calloc(j.n_blocks + n_rows + 1, sizeof *want), *got = calloc(j.n_blocks + n_rows + 1, sizeof *got);
+
+    assert_true(scores && want && got);
+    for (size_t row = 0; row < n_rows; row++)
+        for (size_t i = 0; i < stride; i++) /* what is behind the row must not be seen */
+            scores[row * stride + i] = i < n_visible[row] ? score((pattern + row) % N_PATTERNS, i) : INFINITY;
+    j.p.scores = scores;
+    j.p.blocks = want;
+    j.p.n_blocks = (uint32_t *)(want + j.n_blocks);
+    CPU(candidates, &j.p);
+    gpu_run(run, &j, got, (j.n_blocks + n_rows) * sizeof *got);
+    for (size_t i = 0; i < j.n_blocks + n_rows; i++)
+        if (got[i] != want[i])
+            fail_msg("stride %zu, blocks of %u, keep %u, pattern %zu, %zu rows: element %zu of %zu is %d, not %d", stride, be,
+                     n_keep, pattern, n_rows, i, j.n_blocks, (int)got[i], (int)want[i]);
+    free(scores);
+    free(want);
+    free(got);
+}
+
+static void test_candidates_equal_cpu(void **state)
+{
+    static const size_t   strides[] = {1, 2, 7, 8, 9, 16, 31, 64, 100, 255, 1024, 2047, 4099, 9000};
+    static const uint32_t sizes[] = {8, 4, 1, 3, 16, 33, 64, 100}, keeps[] = {2, 1, 16, 7, 300, 2048};
+
+    (void)state;
+    prng_seed(1);
+    for (size_t s = 0; s < sizeof strides / sizeof *strides; s++)
+        for (size_t v = 0; v < 3; v++) {
+            const uint64_t n[3] = {strides[s], prng() % (strides[s] + 1), v == 1 ? 0 : strides[s] - 1};
+
+            check(v == 1 ? 3 : 1, strides[s], n, sizes[(s + 3 * v) % 8], keeps[(s + v) % 6], v, 4 * s + v, s % 4);
+        }
+}
+
+/* More blocks than one block of threads chooses from. */
+static void test_candidates_of_long_rows(void **state)
+{
+    (void)state;
+    prng_seed(2);
+    for (size_t pattern = 0; pattern < N_PATTERNS; pattern++) {
+        const uint64_t n[2] = {33000, 32800 - pattern};
+
+        check(pattern % 4 ? 1 : 2, 33001, n, pattern % 3 == 1 ? 1 : 2, pattern % 2 ? 100 : 4000, 1, pattern, pattern % 4);
+    }
+}
+
+static void test_candidates_of_nothing(void **state)
+{
+    static const uint64_t n[3] = {0, 5, 13};
+
+    (void)state;
+    prng_seed(3);
+    check(0, 20, n, 8, 4, 0, 0, 0);
+    check(3, 20, n, 8, 0, 2, 0, 0);
+    check(3, 20, n, 8, 0, 0, 0, 0);
+    check(3, 20, n, 8, 1, 0, 7, 0);
+    check(3, 20, n, 8, 3, 1, 7, 0);
+    check(3, 40000, n, 2, 3, 1, 0, 0);
+    check(1, 0, n, 8, 3, 0, 0, 0);
+}
+
+static void test_candidates_refuses(void **state)
+{
+    kvi_candidates_params p = {.n_rows = 1, .scores_stride = (size_t)1 << 31, .block_entries = 1, .n_keep = 1};
+    kvcsa_error           err = {0};
+
+    (void)state;
+    assert_int_equal(gpu_ops->candidates(gpu, &p, &err), KVCSA_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "2147483647"));
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(test_candidates_equal_cpu),
+    cmocka_unit_test(test_candidates_of_long_rows),
+    cmocka_unit_test(test_candidates_of_nothing),
+    cmocka_unit_test(test_candidates_refuses),
+};
+
+CUDA_MAIN(tests)
