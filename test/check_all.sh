@@ -38,7 +38,6 @@ if [ "$failed" -eq 0 ]; then
     # the kernels and what chooses them; the whole of it takes an hour under the emulator
     export NEON_TESTS="test_kern_* test_threads test_api_cpu"
     part check-neon "$build/neon/wrap/test/counts"
-    part check-plugin "$build/cuda/counts"
     part fuzz "$build/fuzz/counts"
 fi
 echo "$passed passed, $failed failed, $skipped skipped"
