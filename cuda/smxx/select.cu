@@ -17,28 +17,29 @@ unsigned blocks_a_row(const kvi_device *dev, size_t n_rows, size_t items_stride)
     return static_cast<unsigned>(n ? n : 1);
 }
 
-/* A piece of scratch; aligned to 16 bytes, as all before it are multiples of them. */
-template <class T> T *take(char *&at, size_t n)
+/* The next piece of scratch, at a multiple of 16 bytes; with a NULL base only its size is counted. */
+template <class T> T *take(char *base, size_t &off, size_t n)
 {
-    T *p = reinterpret_cast<T *>(at);
+    T *at = base ? reinterpret_cast<T *>(base + off) : nullptr;
 
     static_assert(16 % alignof(T) == 0, "pieces begin at multiples of 16 bytes");
-    at += (n * sizeof(T) + 15) / 16 * 16;
-    return p;
+    off += (n * sizeof(T) + 15) / 16 * 16;
+    return at;
 }
 
-/* Lays the scratch out from `base` on; returns its end. */
-char *lay_out(select_long_args &a, char *base, size_t n_rows)
+/* Lays the scratch out from `base` on; returns its size. */
+size_t lay_out(select_long_args &a, char *base, size_t n_rows)
 {
     const size_t n_blocks = n_rows * a.blocks_a_row, n_segments = n_blocks * SELECT_WARPS;
+    size_t       off = 0;
 
-    a.bins = take<unsigned>(base, n_rows * SELECT_ALL_BINS);
-    a.thresholds = take<select_threshold>(base, 3 * n_rows);
-    a.listed = take<unsigned>(base, n_segments);
-    a.lists = take<uint2>(base, n_segments * SELECT_LIST);
-    a.of_segment = take<select_counts>(base, n_segments);
-    a.of_block = take<select_counts>(base, n_blocks);
-    return base;
+    a.bins = take<unsigned>(base, off, n_rows * SELECT_ALL_BINS);
+    a.thresholds = take<select_threshold>(base, off, 3 * n_rows);
+    a.listed = take<unsigned>(base, off, n_segments);
+    a.lists = take<uint2>(base, off, n_segments * SELECT_LIST);
+    a.of_segment = take<select_counts>(base, off, n_segments);
+    a.of_block = take<select_counts>(base, off, n_blocks);
+    return off;
 }
 
 template <bool KEYS>
@@ -72,7 +73,7 @@ size_t kvi_cuda_select_scratch(const kvi_device *dev, size_t n_rows, size_t item
         return 0;
     a.blocks_a_row = blocks_a_row(dev, n_rows, items_stride);
     *clear = n_rows * SELECT_ALL_BINS * sizeof(unsigned);
-    return static_cast<size_t>(lay_out(a, nullptr, n_rows) - static_cast<char *>(nullptr));
+    return lay_out(a, nullptr, n_rows);
 }
 
 kvcsa_status kvi_cuda_select_rows(kvi_device *dev, const char *what, const select_row_args &a, size_t n_rows, bool keys,
