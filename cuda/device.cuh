@@ -63,16 +63,6 @@ KVI_DEV void kvi_sync_block(KVI_SITE_ONLY)
 #endif
 }
 
-/* `count` threads (whole warps) that come to barrier id 1..15. */
-KVI_DEV void kvi_sync_some(unsigned id, unsigned count KVI_SITE_MORE)
-{
-#ifdef KVI_CUDA_EMULATED
-    kvi_emu::barrier(id, count, {file, line});
-#else
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
-#endif
-}
-
 KVI_DEV void kvi_sync_warp(KVI_SITE_ONLY)
 {
 #ifdef KVI_CUDA_EMULATED
@@ -135,17 +125,6 @@ KVI_DEV unsigned kvi_atomic_add(unsigned *p, unsigned v)
     return old;
 #else
     return atomicAdd(p, v);
-#endif
-}
-
-KVI_DEV unsigned kvi_atomic_max(unsigned *p, unsigned v)
-{
-#ifdef KVI_CUDA_EMULATED
-    const unsigned old = *p;
-    *p = old > v ? old : v;
-    return old;
-#else
-    return atomicMax(p, v);
 #endif
 }
 
@@ -446,17 +425,6 @@ KVI_DEV float kvi_warp_sum(float x KVI_SITE_MORE)
         x = x + kvi_shfl_xor(x, d, file, line);
 #else
         x = x + kvi_shfl_xor(x, d);
-#endif
-    return x;
-}
-
-KVI_DEV float kvi_warp_max(float x KVI_SITE_MORE)
-{
-    for (unsigned d = 16; d; d /= 2)
-#ifdef KVI_CUDA_EMULATED
-        x = kvi_max(x, kvi_shfl_xor(x, d, file, line));
-#else
-        x = kvi_max(x, kvi_shfl_xor(x, d));
 #endif
     return x;
 }

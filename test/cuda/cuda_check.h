@@ -34,7 +34,6 @@ void *to_device(const void *from, size_t size);
 void *to_device_at(const void *from, size_t size, size_t off);
 /* Wait, check the guards, copy back. */
 void from_device(void *to, const void *device, size_t size);
-void device_free(void *device);
 /* Frees everything that to_device gave since the beginning of the test. */
 void device_free_all(void);
 

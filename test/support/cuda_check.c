@@ -183,11 +183,6 @@ static void piece_drop(piece *p)
     *p = pieces[--n_pieces];
 }
 
-void device_free(void *device)
-{
-    piece_drop(piece_of(device));
-}
-
 void device_free_all(void)
 {
     while (n_pieces)
