@@ -14,7 +14,8 @@ rm -rf "$wrap"
 mkdir -p "$wrap/test" "$wrap/examples"
 while read -r program; do
     name=${program#"$build"/}
-    printf '#!/bin/sh\nexec "%s" "%s" "$@"\n' "$qemu" "$root/$name" >"$wrap/$name"
+    # KVCSA_TEST_SELF: for tests that start another process of themselves
+    printf '#!/bin/sh\nKVCSA_TEST_SELF="%s" exec "%s" "%s" "$@"\n' "$PWD/$wrap/$name" "$qemu" "$root/$name" >"$wrap/$name"
     chmod +x "$wrap/$name"
 done < <(find "$build/kvcsa" "$build/test" "$build/examples" -maxdepth 1 -type f -perm -u+x)
 [ $# -gt 0 ] || set -- 'test_*' 'fuzz_*' check_cli.sh check_parity.sh check_synth.sh
