@@ -28,6 +28,11 @@ FUZZ_CFLAGS  ?= -O1 -g -DKVI_DEBUG -fno-omit-frame-pointer -fsanitize=fuzzer-no-
 # gcc 12 for Arm breaks down on a test when it vectorises by itself.
 NEON_CFLAGS  ?= $(CHECK_CFLAGS) -fno-tree-vectorize
 FUZZ_SECONDS ?= 60
+# Test programs that also run on a device: with the memory of the test device "apart", which faults and finds whoever does not wait,
+# and on the emulated plug-in, whose sums have another order. What is left out asks for the CPU, or looks into the memory of sessions.
+APART_TESTS  ?= test_session test_snapshot_io test_snapshot_bytes test_api_session test_api_fork test_api_prefix test_api_replay \
+                test_api_snapshot* test_api_sync test_api_threads* test_api_work test_api_limits test_api_edges test_api_behaviour*
+APART_QUICK  ?= test_session test_api_session test_api_fork test_api_prefix test_api_sync
 # Test programs that the thread sanitizer runs.
 TSAN_TESTS   ?= test_base* test_threads* test_pool* test_api_session* test_api_threads*
 
@@ -59,6 +64,7 @@ TOOLS     := $(sort $(filter-out test/test_%.c,$(wildcard test/*.c)))
 CUDA_TESTS := $(sort $(wildcard test/cuda/test_*.c test/cuda/test_*.cc))
 FUZZ      := $(sort $(filter-out test/fuzz/fuzz_main.c,$(wildcard test/fuzz/fuzz_*.c)))
 SUPPORT   := $(sort $(wildcard test/support/*.c))
+APART_SRC := $(sort $(wildcard test/apart/*.c))
 BENCH     := $(sort $(wildcard test/bench/*.c))
 # libFuzzer (make fuzz) or our own driver that replays a corpus.
 FUZZ_ENGINE ?= $(call obj,test/fuzz/fuzz_main.c)
@@ -72,7 +78,8 @@ TOOL_BIN     := $(patsubst test/%.c,$(B)/test/%,$(TOOLS))
 FUZZ_BIN     := $(patsubst test/fuzz/%.c,$(B)/test/%,$(FUZZ))
 EXAMPLE_BIN  := $(patsubst %.c,$(B)/%,$(EXAMPLES))
 ALL_OBJ      := $(call obj,$(LIB_SRC) $(CLI_SRC) $(EXAMPLES) $(API_TESTS) $(TESTS) $(TOOLS) $(FUZZ) \
-                $(SUPPORT) $(BENCH) $(filter %.c,$(CUDA_TESTS)) test/cuda/bench_cuda.c test/fuzz/fuzz_main.c)
+                $(SUPPORT) $(BENCH) $(APART_SRC) $(filter %.c,$(CUDA_TESTS)) test/cuda/bench_cuda.c \
+                test/fuzz/fuzz_main.c)
 
 # One short line for each file; V=1 shows the commands.
 Q   := $(if $(filter 1,$(V)),,@)
@@ -88,7 +95,7 @@ variant  = $(submake) $(3) B=$(B)/$(1) L=$(B)/$(1)/lib CFLAGS="$(2)"
 .SUFFIXES:
 .SECONDARY:
 .PHONY: all libs cuda examples tests tools fuzzers deps deps-all demo check check-all check-werror check-asan check-tsan \
-        check-masks check-neon neon-build check-plugin check-cuda bench-cuda \
+        check-apart check-masks check-neon neon-build check-plugin check-cuda bench-cuda \
         check-large fuzz fuzz-replay fuzz-run abi abi-update bench bench-peers bench-report measure install uninstall clean dist help
 
 all: libs $(if $(CLI_SRC),$(B)/kvcsa) examples
@@ -160,6 +167,9 @@ link_shared = $(CC) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/$(call relative,$(
 link_static = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out $(L)/%,$(filter %.a,$^)) \
               $(L)/libkvcsa.a $(LDLIBS)
 
+# Tests run on another backend where the environment says so: test/support/test_backend.h.
+TEST_WRAP := -Wl,--wrap=kvcsa_pool_create
+
 # The command prints JSON and takes logarithms; the library itself stays a black box to it.
 $(B)/kvcsa: $(CLI_OBJ) $(L)/libkvcsa.so
 	@mkdir -p $(@D)
@@ -177,11 +187,11 @@ $(B)/test/support.a: $(call obj,$(SUPPORT))
 $(B)/test/test_api_%: $(B)/obj/test/test_api_%.o $(SUPPORT_LIB) $(L)/libkvcsa.so
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(link_shared) -lcmocka -ljansson -lm -pthread
+	$(Q)$(link_shared) $(TEST_WRAP) -lcmocka -ljansson -lm -pthread
 $(B)/test/test_%: $(B)/obj/test/test_%.o $(SUPPORT_LIB) $(L)/libkvcsa.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(link_static) -lcmocka $(LIBS)
+	$(Q)$(link_static) $(TEST_WRAP) -lcmocka $(LIBS)
 $(B)/test/fuzz_%: $(B)/obj/test/fuzz/fuzz_%.o $(filter %.o,$(FUZZ_ENGINE)) $(SUPPORT_LIB) $(L)/libkvcsa.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
@@ -258,6 +268,19 @@ $(B)/test/test_planted_%: $(B)/emu/test/cuda/test_planted_%.o $(EMU_DEVICE)
 	$(call say,LD,$@)
 	$(Q)$(CXX) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lcmocka -pthread
 
+# ---------------------------------------------------------------- test device
+
+# The CPU behind memory that the host cannot touch; it has a library of its own inside, of which nothing can be seen.
+APART     := $(B)/test/apart/libkvcsa_cuda.so
+$(APART): $(call obj,$(APART_SRC)) $(L)/libkvcsa.a lib/kvcsa_cuda.map
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-Bsymbolic -Wl,--version-script=lib/kvcsa_cuda.map $(LDDEFS) \
+	  -o $@ $(filter %.o,$^) $(L)/libkvcsa.a $(LDLIBS) $(LIBS)
+# Programs that load it whatever the environment says; a cross build has no emulated device.
+$(addprefix $(B)/test/,test_memory test_net test_pool_apart test_device_full test_api_backend): | $(APART)
+$(B)/test/test_api_backend: | $(if $(CUDA_TESTS),$(EMULATED))
+
 # ---------------------------------------------------------------- checks
 
 deps:
@@ -268,7 +291,12 @@ deps-all:
 check: deps
 	+@$(submake) all tools
 	+@$(call variant,check,$(CHECK_CFLAGS),tests)
-	@test/run_tests.sh --build $(B)/check --scripts $(B) $(L)
+	@test/run_tests.sh --build $(B)/check --scripts $(B) $(L) --also apart "$(APART_QUICK)"
+
+# Sessions on devices that need no chip: all of APART_TESTS, and the emulated CUDA plug-in.
+check-apart: deps
+	+@$(call variant,check,$(CHECK_CFLAGS),tests)
+	@test/run_tests.sh --build $(B)/check --only-also --also apart "$(APART_TESTS)"
 
 check-asan: deps
 	+@$(call variant,asan,$(ASAN_CFLAGS),tests) LDDEFS=
@@ -306,6 +334,8 @@ check-cuda: cuda
 	+@$(call variant,check,$(CHECK_CFLAGS),tests)
 	@for t in $(filter-out test_emulate test_planted%,$(basename $(notdir $(CUDA_TESTS)))); do \
 	  echo "== $$t"; $(B)/check/test/$$t $(L)/libkvcsa_cuda.so || exit 1; done
+	@mkdir -p $(B)/check/test/cuda && cp $(L)/libkvcsa_cuda.so $(B)/check/test/cuda/
+	@test/run_tests.sh --build $(B)/check --only-also --also cuda "$(APART_TESTS)"
 
 bench-cuda: cuda $(B)/test/bench_cuda
 	$(B)/test/bench_cuda $(L)/libkvcsa_cuda.so
@@ -400,10 +430,11 @@ What to run
 
 For those who change it
   make cuda          the CUDA plug-in lib/libkvcsa_cuda.so; needs nvcc (NVCC, CUDA_ARCHS)
-  make check-cuda    its tests on a device; fails where there is none. make check runs them on an emulated one
+  make check-cuda    its tests, and those of sessions, on a device; fails where there is none. make check has an emulated one
   make bench-cuda    times of its operators on a device, beside the device's own copies
   make check-plugin  build it, look at what it exports and at what its kernels need
-  make check-all     check, gcc and clang with -Werror, both sanitizers, all masks, kernels for Arm, one minute of each fuzzer
+  make check-apart   tests of sessions on a device whose memory the host cannot touch (APART_TESTS: patterns of programs)
+  make check-all     check, check-apart, gcc and clang with -Werror, both sanitizers, all masks, kernels for Arm, one minute of each fuzzer
   make check-werror  everything with gcc and with clang, warnings are errors
   make check-asan    tests under the address and undefined-behaviour sanitizers
   make check-tsan    tests of threads under the thread sanitizer
@@ -425,7 +456,7 @@ Variables
   JOBS           parallel jobs where -j was not given                                [$(JOBS)]
   CHECK_CFLAGS ASAN_CFLAGS TSAN_CFLAGS FUZZ_CFLAGS   flags of the variants
   FUZZ_SECONDS   time for each fuzz target                                           [$(FUZZ_SECONDS)]
-  TSAN_TESTS     programs that check-tsan runs
+  TSAN_TESTS     programs that check-tsan runs; APART_QUICK: of APART_TESTS, those that check runs
   BENCH_ARGS     arguments of the benchmark
   LDDEFS         linker flag against undefined symbols                               [$(LDDEFS)]
   CLANG PYTHON   clang for fuzz and check-werror; python for check-large             [$(CLANG), $(PYTHON)]

@@ -1,5 +1,6 @@
 /* The table of the plug-in and its one symbol. */
 #include "cuda_backend.h"
+#include "cuda_features.h"
 
 #include <cstdio>
 
@@ -22,6 +23,13 @@ static int32_t score(const kvi_host_ops *host, char *why, size_t why_size)
     return 100 + 10 * prop.major + prop.minor;
 }
 
+#define KVI_CUDA_FEATURES(subject) kvi_cuda_features_##subject(out);
+static void features(kvi_features *out)
+{
+    *out = kvi_features();
+    KVI_CUDA_EACH_FEATURES(KVI_CUDA_FEATURES)
+}
+
 #define KVI_CUDA_SLOT(op) t.op = kvi_cuda_##op;
 
 static kvi_backend_ops make_table()
@@ -35,12 +43,13 @@ static kvi_backend_ops make_table()
     t.device_open = kvi_cuda_device_open;
     t.device_close = kvi_cuda_device_close;
     KVI_EACH_OPERATOR(KVI_CUDA_SLOT)
+    t.features = features;
     t.score = score;
     t.describe = kvi_cuda_describe;
     t.mem_alloc = kvi_cuda_mem_alloc;
     t.mem_free = kvi_cuda_mem_free;
     t.mem_copy = kvi_cuda_mem_copy;
-    t.mem_zero = kvi_cuda_mem_zero;
+    t.mem_fill = kvi_cuda_mem_fill;
     t.sync = kvi_cuda_sync;
     t.graph_begin = kvi_cuda_graph_begin;
     t.graph_end = kvi_cuda_graph_end;

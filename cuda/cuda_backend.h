@@ -14,7 +14,7 @@ void         kvi_cuda_describe(kvi_device *dev, kvi_device_info *out);
 kvcsa_status kvi_cuda_mem_alloc(kvi_device *dev, size_t size, uint32_t kind, void **out, kvcsa_error *err);
 void         kvi_cuda_mem_free(kvi_device *dev, void *ptr, uint32_t kind);
 kvcsa_status kvi_cuda_mem_copy(kvi_device *dev, void *to, const void *from, size_t size, uint32_t way, kvcsa_error *err);
-kvcsa_status kvi_cuda_mem_zero(kvi_device *dev, void *ptr, size_t size, kvcsa_error *err);
+kvcsa_status kvi_cuda_mem_fill(kvi_device *dev, void *ptr, int byte, size_t size, kvcsa_error *err);
 kvcsa_status kvi_cuda_sync(kvi_device *dev, kvcsa_error *err);
 kvcsa_status kvi_cuda_graph_begin(kvi_device *dev, kvcsa_error *err);
 kvcsa_status kvi_cuda_graph_end(kvi_device *dev, kvi_graph **out, kvcsa_error *err);

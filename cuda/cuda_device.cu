@@ -186,15 +186,16 @@ kvcsa_status kvi_cuda_scratch_get(kvi_device *dev, size_t size, void **out, kvcs
 kvcsa_status kvi_cuda_mem_alloc(kvi_device *dev, size_t size, uint32_t kind, void **out, kvcsa_error *err)
 {
     kvi_cuda_use use(dev);
+    char         what[96];
 
     *out = nullptr;
     if (dev->recording)
         return kvi_cuda_fail(err, KVCSA_ERR_BACKEND, 0, "allocation while a graph is recorded");
     if (size == 0)
         size = 1;
-    if (kind == KVI_MEMORY_PINNED)
-        return kvi_cuda_check(cudaMallocHost(out, size), "pinned memory", err);
-    return kvi_cuda_check(cudaMalloc(out, size), "device memory", err);
+    std::snprintf(what, sizeof what, "%zu bytes of %s memory, device %d of cuda", size, kind == KVI_MEMORY_PINNED ? "pinned" : "its own",
+                  dev->ordinal);
+    return kvi_cuda_check(kind == KVI_MEMORY_PINNED ? cudaMallocHost(out, size) : cudaMalloc(out, size), what, err);
 }
 
 void kvi_cuda_mem_free(kvi_device *dev, void *ptr, uint32_t kind)
@@ -210,6 +211,7 @@ void kvi_cuda_mem_free(kvi_device *dev, void *ptr, uint32_t kind)
         (void)cudaFree(ptr);
 }
 
+/* From memory that is not pinned the runtime takes the bytes before it returns; while a graph is recorded it keeps the address. */
 kvcsa_status kvi_cuda_mem_copy(kvi_device *dev, void *to, const void *from, size_t size, uint32_t way, kvcsa_error *err)
 {
     static const cudaMemcpyKind kinds[] = {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice};
@@ -222,13 +224,13 @@ kvcsa_status kvi_cuda_mem_copy(kvi_device *dev, void *to, const void *from, size
     return kvi_cuda_check(cudaMemcpyAsync(to, from, size, kinds[way], dev->stream), "copy", err);
 }
 
-kvcsa_status kvi_cuda_mem_zero(kvi_device *dev, void *ptr, size_t size, kvcsa_error *err)
+kvcsa_status kvi_cuda_mem_fill(kvi_device *dev, void *ptr, int byte, size_t size, kvcsa_error *err)
 {
     kvi_cuda_use use(dev);
 
     if (size == 0)
         return KVCSA_OK;
-    return kvi_cuda_check(cudaMemsetAsync(ptr, 0, size, dev->stream), "fill", err);
+    return kvi_cuda_check(cudaMemsetAsync(ptr, byte, size, dev->stream), "fill", err);
 }
 
 kvcsa_status kvi_cuda_sync(kvi_device *dev, kvcsa_error *err)

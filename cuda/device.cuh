@@ -128,6 +128,15 @@ KVI_DEV unsigned kvi_atomic_add(unsigned *p, unsigned v)
 #endif
 }
 
+KVI_DEV void kvi_atomic_add(uint64_t *p, uint64_t v)
+{
+#ifdef KVI_CUDA_EMULATED
+    *p += v;
+#else
+    atomicAdd(reinterpret_cast<unsigned long long *>(p), static_cast<unsigned long long>(v));
+#endif
+}
+
 /* ---- numbers ---- */
 
 KVI_DEV uint32_t kvi_bits(float x)

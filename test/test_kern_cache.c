@@ -646,13 +646,14 @@ static void test_pool_pair_is_the_oracle(void **state)
                 k[W + i] = special[i / N];
             }
         }
-        kvi_ref_pool_pair(k, g, width, want);
+        kvi_ref_pool_pair((const float *[]){k, k + width}, (const float *[]){g, g + width}, width, want);
         for (size_t m = 0; m < n_kernels; m++) {
             float *exact_k = copy_of(k, 2 * width * sizeof *k); /* so that ASan sees a read behind it */
             float *exact_g = copy_of(g, 2 * width * sizeof *g);
 
             memset(got, 0x11, sizeof got);
-            kernels[m].pool_pair(exact_k, exact_g, width, got);
+            kernels[m].pool_pair((const float *[]){exact_k, exact_k + width}, (const float *[]){exact_g, exact_g + width}, width,
+                                 got);
             for (uint32_t c = 0; c < width; c++) {
                 const float naive = naive_pool(k[c], k[width + c], g[c], g[width + c]);
 

@@ -1,143 +1,44 @@
 /* The network room driven directly, on hand-made blocks and pages: slices of several timelines in
  * one run against the same slices alone, window pages and raw rows against undisturbed timelines.
- * Everything is compared bit for bit. */
+ * Everything is compared bit for bit; all of it on the CPU, then on the test device "apart", whose
+ * results and counts are the CPU's. */
+#include <libgen.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "attn/swa_replay.h"
+#include "backend/backend_load.h"
 #include "base/alloc.h"
+#include "base/hash.h"
+#include "model/weights_place.h"
 #include "net/net.h"
 #include "support/checkpoint.h"
 #include "support/fault_alloc.h"
 #include "support/prng.h"
+#include "support/there.h"
+#include "support/timeline.h"
 
-enum { MAX_TOKENS = 384, MAX_BLOCKS = 3, MAX_LAYERS = 16, MAX_SLICES = 8 };
+enum { MAX_SLICES = 8 };
 
 static uint64_t       seed;
 static fault_alloc    memory;
 static kvcsa_model   *model;
 static kvi_threads   *threads;
-static kvi_device    *device;
+static enum { ON_CPU, APART, APART_TABLES } world; /* TABLES: on the host */
+static there          where; /* memory of the operators */
+static kvi_weights    placed; /* weights there, if it is apart */
+static const kvi_weights *weights;
 static kvi_net       *batch_net, *solo_net;
 static uint32_t       op_flags;
 static const kvi_tap *tap;
-
-static void *get(size_t n, int fill)
-{
-    void *p = malloc(n + 1);
-
-    assert_non_null(p);
-    return memset(p, fill, n);
-}
-
-static void *copy_of(const void *from, size_t n)
-{
-    return memcpy(get(n, 0), from, n);
-}
-
-/* ---------------------------------------------------------------- timelines */
-
-typedef struct timeline {
-    int32_t         tokens[MAX_TOKENS];
-    uint64_t        n; /* committed */
-    kvi_window_geom geom;
-    uint8_t        *index_parts[MAX_BLOCKS];
-    uint8_t        *main_parts[MAX_BLOCKS];
-    uint8_t       **pages;
-    uint8_t        *pending;
-    uint64_t        floors[MAX_LAYERS];
-} timeline;
-
-/* No rows: pages are full of NaN. */
-static void timeline_lose_window(timeline *t)
-{
-    for (uint32_t i = 0; i < t->geom.n_pages; i++)
-        memset(t->pages[i], 0xFF, t->geom.page_bytes);
-    memset(t->pending, 0xFF, t->geom.pending_bytes);
-    memset(t->floors, 0, sizeof t->floors);
-}
-
-static timeline *timeline_new(uint32_t slack, uint64_t token_seed)
-{
-    timeline *t = get(sizeof *t, 0);
-    prng      r;
-
-    prng_init(&r, token_seed);
-    for (size_t i = 0; i < MAX_TOKENS; i++)
-        t->tokens[i] = (int32_t)prng_range(&r, 3, 505);
-    assert_int_equal(kvi_window_geom_init(&t->geom, &model->plan, slack, NULL), KVCSA_OK);
-    for (size_t i = 0; i < MAX_BLOCKS; i++) {
-        t->index_parts[i] = get(model->layout.index_part_bytes, 0xFF);
-        t->main_parts[i] = get(model->layout.main_part_bytes, 0xFF);
-    }
-    t->pages = get(t->geom.n_pages * sizeof *t->pages, 0);
-    for (uint32_t i = 0; i < t->geom.n_pages; i++)
-        t->pages[i] = get(t->geom.page_bytes, 0);
-    t->pending = get(t->geom.pending_bytes, 0);
-    timeline_lose_window(t);
-    return t;
-}
-
-static timeline *timeline_copy(const timeline *from)
-{
-    timeline *t = copy_of(from, sizeof *t);
-
-    for (size_t i = 0; i < MAX_BLOCKS; i++) {
-        t->index_parts[i] = copy_of(from->index_parts[i], model->layout.index_part_bytes);
-        t->main_parts[i] = copy_of(from->main_parts[i], model->layout.main_part_bytes);
-    }
-    t->pages = get(t->geom.n_pages * sizeof *t->pages, 0);
-    for (uint32_t i = 0; i < t->geom.n_pages; i++)
-        t->pages[i] = copy_of(from->pages[i], t->geom.page_bytes);
-    t->pending = copy_of(from->pending, t->geom.pending_bytes);
-    return t;
-}
-
-static void timeline_free(timeline *t)
-{
-    for (size_t i = 0; i < MAX_BLOCKS; i++) {
-        free(t->index_parts[i]);
-        free(t->main_parts[i]);
-    }
-    for (uint32_t i = 0; i < t->geom.n_pages; i++)
-        free(t->pages[i]);
-    free(t->pages);
-    free(t->pending);
-    free(t);
-}
-
-static void assert_same_entries(const timeline *a, const timeline *b)
-{
-    for (size_t i = 0; i < MAX_BLOCKS; i++) {
-        assert_memory_equal(a->index_parts[i], b->index_parts[i], model->layout.index_part_bytes);
-        assert_memory_equal(a->main_parts[i], b->main_parts[i], model->layout.main_part_bytes);
-    }
-}
-
-static void assert_same_state(const timeline *a, const timeline *b)
-{
-    assert_int_equal(a->n, b->n);
-    for (uint32_t i = 0; i < a->geom.n_pages; i++)
-        assert_memory_equal(a->pages[i], b->pages[i], a->geom.page_bytes);
-    assert_memory_equal(a->pending, b->pending, a->geom.pending_bytes);
-    assert_memory_equal(a->floors, b->floors, sizeof a->floors);
-}
-
-/* Tokens from position `from` on become others. */
-static void timeline_change_tokens(timeline *t, uint64_t from, uint64_t token_seed)
-{
-    prng r;
-
-    prng_init(&r, token_seed);
-    for (size_t i = from; i < MAX_TOKENS; i++)
-        t->tokens[i] = (int32_t)prng_range(&r, 3, 505);
-}
 
 /* ---------------------------------------------------------------- running slices */
 
@@ -154,7 +55,14 @@ typedef struct part { /* what one slice is asked for, and its result */
     uint32_t  n_logits;
     int32_t  *tokens; /* while it runs */
     uint32_t *rows;
+    uint8_t  *index_parts[MAX_BLOCKS]; /* for operators, likewise */
+    uint8_t  *main_parts[MAX_BLOCKS];
+    uint8_t **pages;
+    uint8_t  *pending;
     size_t    kind; /* which of kinds[] it is */
+    const kvi_select_limits *limits; /* NULL = none, and no mass */
+    kvcsa_work work[MAX_LAYERS];
+    double     mass[MAX_TOKENS];
 } part;
 
 static part part_of(timeline *t, uint32_t n)
@@ -183,6 +91,8 @@ static kvi_net_slice slice_of(part *p)
     assert_non_null(p->tokens);
     memcpy(p->tokens, p->t->tokens + p->pos - back, (back + p->n) * sizeof *p->tokens);
     p->n_logits = 0;
+    p->pages = get(p->t->geom.n_pages * sizeof *p->pages, 0);
+    p->pending = there_over(&where, p->t->pending, p->t->geom.pending_bytes);
     for (uint64_t i = first; i < p->n; i++)
         p->rows[p->n_logits++] = (uint32_t)i;
     return (kvi_net_slice){.pos = p->pos,
@@ -190,22 +100,47 @@ static kvi_net_slice slice_of(part *p)
                            .n_logit_rows = p->n_logits,
                            .logit_rows = p->rows,
                            .tokens = p->tokens + back,
-                           .index_parts = p->t->index_parts,
-                           .main_parts = p->t->main_parts,
+                           .index_parts = there_table(&where, p->t->index_parts, MAX_BLOCKS,
+                                                      model->layout.index_part_bytes,
+                                                      p->index_parts),
+                           .main_parts = there_table(&where, p->t->main_parts, MAX_BLOCKS,
+                                                     model->layout.main_part_bytes,
+                                                     p->main_parts),
                            .geom = &p->t->geom,
-                           .window_pages = p->t->pages,
-                           .pending = p->pos % 2 ? p->t->pending : NULL,
+                           .window_pages = there_table(&where, p->t->pages, p->t->geom.n_pages,
+                                                       p->t->geom.page_bytes, p->pages),
+                           .pending = p->pos % 2 ? p->pending : NULL,
                            .floors = p->t->floors,
                            .first_rows = p->first_rows,
                            .replay = p->replay,
+                           .limits = p->limits,
+                           .work = p->work,
+                           .mass = p->limits ? p->mass : NULL,
+                           .n_mass = MAX_TOKENS,
                            .stop = p->stop,
                            .stop_user = p->stop_user,
                            .stopped = 7};
 }
 
+static kvi_exec exec_of(void)
+{
+    return (kvi_exec){.ops = where.m.ops,
+                      .dev = where.m.dev,
+                      .allocator = &memory.hook,
+                      .flags = op_flags,
+                      .tap = tap};
+}
+
+static void slice_done(part *p)
+{
+    free(p->tokens);
+    free(p->rows);
+    free(p->pages);
+}
+
 static kvcsa_status try_run(kvi_net *net, part *parts, size_t n, kvcsa_error *err)
 {
-    const kvi_exec exec = {.ops = kvi_cpu_backend(kvi_cpu_flags(0)), .dev = device, .flags = op_flags, .tap = tap};
+    const kvi_exec exec = exec_of();
     const size_t   vocab = model->config.vocab_size;
     kvi_net_slice  slices[MAX_SLICES];
     kvcsa_status   st;
@@ -222,13 +157,14 @@ static kvcsa_status try_run(kvi_net *net, part *parts, size_t n, kvcsa_error *er
             if (p->n_logits)
                 p->logits =
                     copy_of(kvi_net_logits(net, slices, i), p->n_logits * vocab * sizeof(float));
-            kvi_net_commit(net, slices, i, p->t->pages, p->t->pending, p->t->floors);
+            assert_int_equal(kvi_net_commit(net, slices, i, p->pages, p->pending, p->t->floors, err),
+                             KVCSA_OK);
             if (!p->replay)
                 p->t->n += p->n;
         }
-        free(p->tokens);
-        free(p->rows);
+        slice_done(p);
     }
+    there_back(&where);
     return st;
 }
 
@@ -296,14 +232,14 @@ static void test_chunks_give_the_bits_of_one_run(void **state)
     static const uint32_t slacks[] = {0, 1, 8, 300};
     const size_t          vocab = model->config.vocab_size;
     prng                  r;
-    timeline             *whole = timeline_new(0, seed);
+    timeline             *whole = timeline_new(model, 0, seed);
     part                  all = part_of(whole, N);
 
     (void)state;
     prng_init(&r, seed + 1);
     run(solo_net, &all, 1);
     for (size_t i = 0; i < 4; i++) {
-        timeline *t = timeline_new(slacks[i], seed);
+        timeline *t = timeline_new(model, slacks[i], seed);
 
         while (t->n < N) {
             const uint64_t most = prng_below(&r, 3) ? 7 : 90;
@@ -324,8 +260,8 @@ static void test_chunks_give_the_bits_of_one_run(void **state)
 
 static void test_raw_rows_reach_back_over_the_slack(void **state)
 {
-    timeline *t[2] = {timeline_new(8, seed + 2), timeline_new(8, seed + 2)};
-    timeline *at = timeline_new(8, seed + 2);
+    timeline *t[2] = {timeline_new(model, 8, seed + 2), timeline_new(model, 8, seed + 2)};
+    timeline *at = timeline_new(model, 8, seed + 2);
 
     (void)state;
     advance(t[0], 71); /* raw rows of one long run, or of many short ones */
@@ -353,8 +289,8 @@ static void test_raw_rows_reach_back_over_the_slack(void **state)
 
 static void test_raw_rows_stand_in_their_slots(void **state)
 {
-    timeline    *t = timeline_new(8, seed + 4); /* 5 slots */
-    timeline    *one = timeline_new(0, seed + 4);
+    timeline    *t = timeline_new(model, 8, seed + 4); /* 5 slots */
+    timeline    *one = timeline_new(model, 0, seed + 4);
     const size_t slot_bytes = t->geom.pending_bytes / 5;
 
     (void)state;
@@ -382,7 +318,7 @@ static void test_raw_rows_stand_in_their_slots(void **state)
 static void test_exact_replay_rebuilds_windows_and_raw_row(void **state)
 {
     static const uint64_t ends[] = {1, 33, 170, 171};
-    timeline             *at = timeline_new(4, seed + 5);
+    timeline             *at = timeline_new(model, 4, seed + 5);
 
     (void)state;
     for (size_t i = 0; i < 4; i++) {
@@ -409,7 +345,7 @@ static void test_exact_replay_rebuilds_windows_and_raw_row(void **state)
 /* The window is long enough for it, so the raw row must be there too. */
 static void test_one_step_back_behind_a_replay(void **state)
 {
-    timeline *t = timeline_new(4, seed + 6);
+    timeline *t = timeline_new(model, 4, seed + 6);
 
     (void)state;
     advance(t, 169);
@@ -434,7 +370,7 @@ static void test_one_step_back_behind_a_replay(void **state)
 /* All rows again from where the windows are right, as behind a stored window. */
 static void test_replay_from_right_windows_brings_all_raw_rows_back(void **state)
 {
-    timeline *at = timeline_new(8, seed + 16);
+    timeline *at = timeline_new(model, 8, seed + 16);
     timeline *t;
 
     (void)state;
@@ -470,7 +406,7 @@ static void test_rows_below_the_floor_are_not_seen(void **state)
 {
     (void)state;
     for (int way = 0; way < 2; way++) {
-        timeline *t = timeline_new(0, seed + 13);
+        timeline *t = timeline_new(model, 0, seed + 13);
         part      p;
 
         advance(t, 40);
@@ -497,10 +433,17 @@ static part kinds[MAX_SLICES];
 
 static void make_kinds(void)
 {
-    timeline *t[MAX_SLICES];
+    static const uint8_t           hidden[] = {0, 1, 0, 0, 1};
+    static const kvi_select_limits fewer = {
+        .select_entries = 5, .candidate_blocks = 2, .span_tokens = 16};
+    static const kvi_select_limits hiding = {.span_tokens = 16, .hidden = hidden, .n_hidden = 5};
+    static const kvi_select_limits seeing_all = {.span_tokens = 16};
+    timeline                      *t[MAX_SLICES];
+
+    assert_int_equal(kvi_plan_span_tokens(&model->plan), 16);
 
     for (size_t i = 0; i < MAX_SLICES; i++)
-        t[i] = timeline_new(i % 3 == 0 ? 0 : (uint32_t)i * 3, seed + 20 + i);
+        t[i] = timeline_new(model, i % 3 == 0 ? 0 : (uint32_t)i * 3, seed + 20 + i);
     kinds[0] = part_of(t[0], 37); /* from the beginning */
     advance(t[1], 21);
     kinds[1] = part_of(t[1], 18); /* odd position, odd end */
@@ -520,6 +463,9 @@ static void make_kinds(void)
     advance(t[7], 201);
     timeline_lose_window(t[7]);
     kinds[7] = replay_of(t[7], 60, 40, KVI_REPLAY_EXACT); /* reaches the lower layers only */
+    kinds[1].limits = &fewer;
+    kinds[4].limits = &hiding;
+    kinds[6].limits = &seeing_all;
     for (size_t i = 0; i < MAX_SLICES; i++)
         kinds[i].kind = i;
 }
@@ -541,6 +487,24 @@ static void free_slices(part *parts, size_t n)
     }
 }
 
+/* Everything that a slice leaves, and what was counted. */
+static uint64_t hash_of(const part *p, uint64_t h)
+{
+    const timeline *t = p->t;
+
+    if (p->logits)
+        h = kvi_hash64(p->logits, p->n_logits * model->config.vocab_size * sizeof(float), h);
+    for (size_t i = 0; i < MAX_BLOCKS; i++) {
+        h = kvi_hash64(t->index_parts[i], model->layout.index_part_bytes, h);
+        h = kvi_hash64(t->main_parts[i], model->layout.main_part_bytes, h);
+    }
+    for (uint32_t i = 0; i < t->geom.n_pages; i++)
+        h = kvi_hash64(t->pages[i], t->geom.page_bytes, h);
+    h = kvi_hash64(t->pending, t->geom.pending_bytes, h);
+    h = kvi_hash64(p->work, sizeof p->work, h);
+    return kvi_hash64(p->mass, sizeof p->mass, h);
+}
+
 static void shuffle(prng *r, part *parts, size_t n)
 {
     for (size_t i = n; i > 1; i--) {
@@ -554,7 +518,9 @@ static void shuffle(prng *r, part *parts, size_t n)
 
 static void test_slices_give_the_bits_of_their_solo_runs(void **state)
 {
-    prng r;
+    static uint64_t cpu_hash;
+    uint64_t        hash = 0;
+    prng            r;
 
     (void)state;
     prng_init(&r, seed + 8);
@@ -565,6 +531,8 @@ static void test_slices_give_the_bits_of_their_solo_runs(void **state)
         copy_slices(solo, kinds, MAX_SLICES);
         for (size_t i = 0; i < MAX_SLICES; i++)
             run(solo_net, &solo[i], 1);
+        for (size_t i = 0; i < MAX_SLICES; i++)
+            hash = hash_of(&solo[i], hash);
         for (uint32_t round = 2 * way; round < 6; round++) {
             const size_t n = round < 3 ? MAX_SLICES : round - 1; /* all of them, or some */
             part         batch[MAX_SLICES];
@@ -579,12 +547,17 @@ static void test_slices_give_the_bits_of_their_solo_runs(void **state)
                 assert_same_logits(&batch[i], &solo[i]);
                 assert_same_entries(batch[i].t, solo[i].t);
                 assert_same_state(batch[i].t, solo[i].t);
+                assert_memory_equal(batch[i].work, solo[i].work, sizeof solo[i].work);
+                assert_memory_equal(batch[i].mass, solo[i].mass, sizeof solo[i].mass);
             }
             free_slices(batch, n);
         }
         free_slices(solo, MAX_SLICES);
     }
     op_flags = 0;
+    if (world == ON_CPU)
+        cpu_hash = hash;
+    assert_true(hash == cpu_hash);
 }
 
 /* ---------------------------------------------------------------- stopping */
@@ -657,7 +630,7 @@ static void test_rows_of_a_stopped_slice_do_not_run_on(void **state)
     size_t        n_rows[MAX_LAYERS] = {0};
     const kvi_tap counter = {.see = count_window_rows, .user = n_rows};
     stopper       stop = {.at = 3};
-    timeline     *t[2] = {timeline_new(0, seed + 14), timeline_new(0, seed + 15)};
+    timeline     *t[2] = {timeline_new(model, 0, seed + 14), timeline_new(model, 0, seed + 15)};
     part          parts[2] = {part_of(t[0], 20), part_of(t[1], 7)};
 
     (void)state;
@@ -666,8 +639,8 @@ static void test_rows_of_a_stopped_slice_do_not_run_on(void **state)
     tap = &counter;
     run(batch_net, parts, 2);
     tap = NULL;
-    for (uint32_t l = 0; l < model->plan.n_layers; l++)
-        assert_int_equal(n_rows[l], l < 3 ? 27 : 7);
+    for (uint32_t l = 0; l < model->plan.n_layers; l++) /* a device is not made to move rows for it */
+        assert_int_equal(n_rows[l], l < 3 || world != ON_CPU ? 27 : 7);
     free(parts[1].logits);
     timeline_free(t[0]);
     timeline_free(t[1]);
@@ -676,7 +649,7 @@ static void test_rows_of_a_stopped_slice_do_not_run_on(void **state)
 static void test_all_slices_stopped_is_cancelled(void **state)
 {
     stopper     stops[2] = {{.at = 1}, {.at = 3}};
-    timeline   *t[2] = {timeline_new(0, seed + 9), timeline_new(0, seed + 10)};
+    timeline   *t[2] = {timeline_new(model, 0, seed + 9), timeline_new(model, 0, seed + 10)};
     part        parts[2] = {part_of(t[0], 20), part_of(t[1], 1)};
     kvcsa_error err;
 
@@ -697,7 +670,7 @@ static void test_all_slices_stopped_is_cancelled(void **state)
 
 static void test_workspace_grows_and_is_wiped(void **state)
 {
-    timeline   *t = timeline_new(0, seed + 11);
+    timeline   *t = timeline_new(model, 0, seed + 11);
     timeline   *u = timeline_copy(t);
     part        parts[2] = {part_of(t, 40), part_of(u, 40)};
     kvi_net    *net = NULL;
@@ -705,7 +678,7 @@ static void test_workspace_grows_and_is_wiped(void **state)
     uint64_t    one;
 
     (void)state;
-    assert_int_equal(kvi_net_create(model, &memory.hook, &net, &err), KVCSA_OK);
+    assert_int_equal(kvi_net_create(model, weights, &where.m, &net, &err), KVCSA_OK);
     assert_int_equal(kvi_net_workspace_bytes(net), 0);
     fault_alloc_fail_at(&memory, 1);
     assert_int_equal(try_run(net, parts, 1, &err), KVCSA_ERR_NOMEM);
@@ -743,8 +716,8 @@ static void test_workspace_grows_and_is_wiped(void **state)
 /* Finds nothing of a run in the workspace: its logits are what can be looked at. */
 static void test_wipe_zeroes_logits(void **state)
 {
-    const kvi_exec exec = {.ops = kvi_cpu_backend(kvi_cpu_flags(0)), .dev = device};
-    timeline      *t = timeline_new(0, seed + 12);
+    const kvi_exec exec = exec_of();
+    timeline      *t = timeline_new(model, 0, seed + 12);
     part           p = part_of(t, 4);
     kvi_net_slice  slice = slice_of(&p);
     const float   *logits;
@@ -758,8 +731,8 @@ static void test_wipe_zeroes_logits(void **state)
     for (size_t i = 0; i < 4 * (size_t)model->config.vocab_size; i++)
         sum += logits[i] < 0 || logits[i] > 0;
     assert_true(sum == 0);
-    free(p.tokens);
-    free(p.rows);
+    slice_done(&p);
+    there_back(&where);
     timeline_free(t);
 }
 
@@ -781,6 +754,21 @@ static void test_lookback_is_that_of_the_ngrams(void **state)
     assert_int_equal(kvi_net_lookback(&other), 0);
 }
 
+/* The test device lies beside the test programs. */
+static const kvi_backend_ops *apart_ops(void)
+{
+    char              self[2048] = {0};
+    char              folder[2100];
+    kvi_backend_found found;
+
+    assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    snprintf(folder, sizeof folder, "%s/apart", dirname(self));
+    kvi_backend_load(folder, "cuda", NULL, &found);
+    if (!found.ops)
+        fail_msg("%s", found.why);
+    return found.ops;
+}
+
 static int open_all(void **state)
 {
     const kvcsa_model_params params = {.struct_size = sizeof params};
@@ -792,9 +780,16 @@ static int open_all(void **state)
     assert_true(model->plan.n_layers <= MAX_LAYERS && model->plan.block_tokens == 128);
     assert_int_equal(kvi_threads_create(&memory.hook, 2, NULL, &threads, NULL), KVCSA_OK);
     d.threads = threads;
-    assert_int_equal(kvi_cpu_backend(kvi_cpu_flags(0))->device_open(&d, &device, NULL), KVCSA_OK);
-    assert_int_equal(kvi_net_create(model, &memory.hook, &batch_net, NULL), KVCSA_OK);
-    assert_int_equal(kvi_net_create(model, &memory.hook, &solo_net, NULL), KVCSA_OK);
+    where.m = (kvi_memory){.ops = world == ON_CPU ? kvi_cpu_backend(kvi_cpu_flags(0)) : apart_ops(),
+                           .allocator = &memory.hook};
+    assert_int_equal(where.m.ops->device_open(&d, &where.m.dev, NULL), KVCSA_OK);
+    weights = &model->weights;
+    if (world != ON_CPU) {
+        weights = &placed;
+        assert_int_equal(kvi_weights_place(model, &where.m, world == APART ? UINT64_MAX : 0, &placed, NULL), KVCSA_OK);
+    }
+    assert_int_equal(kvi_net_create(model, weights, &where.m, &batch_net, NULL), KVCSA_OK);
+    assert_int_equal(kvi_net_create(model, weights, &where.m, &solo_net, NULL), KVCSA_OK);
     make_kinds();
     return 0;
 }
@@ -805,7 +800,9 @@ static int close_all(void **state)
     free_slices(kinds, MAX_SLICES);
     kvi_net_destroy(batch_net);
     kvi_net_destroy(solo_net);
-    kvi_cpu_backend(kvi_cpu_flags(0))->device_close(device);
+    if (world != ON_CPU)
+        kvi_weights_unplace(&placed, &where.m);
+    where.m.ops->device_close(where.m.dev);
     kvi_threads_destroy(threads);
     kvi_model_release(model);
     return fault_alloc_is_clean(&memory) ? 0 : -1;
@@ -831,6 +828,14 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_lookback_is_that_of_the_ngrams),
     };
 
+    int n_failed = 0;
+
     seed = prng_seed(argc, argv, 20260315);
-    return cmocka_run_group_tests_name("net", tests, open_all, close_all);
+    world = ON_CPU;
+    n_failed += cmocka_run_group_tests_name("net", tests, open_all, close_all);
+    world = APART;
+    n_failed += cmocka_run_group_tests_name("net, apart", tests, open_all, close_all);
+    world = APART_TABLES;
+    n_failed += cmocka_run_group_tests_name("net, apart, tables on the host", tests, open_all, close_all);
+    return n_failed;
 }

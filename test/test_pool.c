@@ -58,6 +58,7 @@ static void test_create_copies_the_hooks(void **state)
     (void)state;
     fault_alloc_init(&fa);
     p = make_params(&fa, 1000, 0);
+    p.backend = KVCSA_BACKEND_CPU;
     p.log = &log;
     assert_int_equal(kvi_pool_create(&p, &pool, &err), KVCSA_OK);
     memset(&log, 0, sizeof log);
@@ -66,6 +67,9 @@ static void test_create_copies_the_hooks(void **state)
     assert_ptr_equal(kvi_pool_log(pool)->user, &fa);
     assert_true(kvi_pool_log(pool)->write == log_nothing);
     assert_ptr_equal(kvi_pool_ops(pool), kvi_cpu_backend(kvi_cpu_flags(0)));
+    assert_int_equal(kvi_pool_backend(pool), KVCSA_BACKEND_CPU);
+    assert_true(kvi_pool_numerics(pool) == kvi_pool_ops(pool)->numerics);
+    assert_false(kvi_memory_is_apart(kvi_pool_memory(pool)));
     assert_non_null(kvi_pool_device(pool));
     ph_check(pool);
     assert_int_equal(ph_stats(pool).budget_bytes, 1000);
@@ -103,6 +107,10 @@ static void test_create_refuses_wrong_arguments(void **state)
     assert_string_equal(err.text, "pool flags are 0x4, known are 0x3");
     assert_null(pool);
     p = make_params(&fa, 0, 0);
+    p.backend = KVCSA_BACKEND_CUDA + 1;
+    assert_int_equal(kvi_pool_create(&p, &pool, &err), KVCSA_ERR_UNSUPPORTED);
+    assert_string_equal(err.text, "backend is 3, the limit is 2");
+    p.backend = KVCSA_BACKEND_CPU;
     p.allocator = &half;
     assert_int_equal(kvi_pool_create(&p, &pool, &err), KVCSA_ERR_ARG);
     p.allocator = &fa.hook;

@@ -536,7 +536,7 @@ static size_t kept_after_one_shots(world *w, uint32_t evict)
 
     stop_pool(w);
     start_pool(w, budget, evict, 0);
-    domain = kvi_session_domain(w->model, kvi_pool_ops(w->pool), 0);
+    domain = kvi_session_domain(w->model, kvi_pool_numerics(w->pool), 0);
     for (uint32_t i = 0; i < 3; i++) { /* the first computes it, the others use it */
         s = session(w, KVCSA_REUSE_DEFAULT);
         grow(w, s, w->ids, SHARED);

@@ -161,6 +161,7 @@ static uint64_t hash_entries(kvcsa_session *s, uint64_t n_tokens)
 {
     const kvi_kv_layout *layout = &s->model->layout;
     uint8_t *const      *main;
+    uint8_t              scratch[1024];
     uint64_t             h = 14695981039346656037u;
     kvcsa_error          err;
 
@@ -173,9 +174,12 @@ static uint64_t hash_entries(kvcsa_session *s, uint64_t n_tokens)
         for (uint64_t j = 0; j < n_tokens / w->ratio; j++) {
             const uint8_t *row = main[j / w->rows_per_block] +
                                  kvi_kv_main_row_off(w, (uint32_t)(j % w->rows_per_block));
+            const void    *seen = NULL;
 
+            assert_true(w->main_row_bytes <= sizeof scratch);
+            assert_ok(kvi_memory_see(kvi_pool_memory(s->pool), row, w->main_row_bytes, scratch, &seen, &err));
             for (uint32_t i = 0; i < w->main_row_bytes; i++)
-                h = (h ^ row[i]) * 1099511628211u;
+                h = (h ^ ((const uint8_t *)seen)[i]) * 1099511628211u;
         }
     }
     return h;
@@ -327,7 +331,163 @@ static void test_rewind_survives_failing_allocations(void **state)
         kvcsa_pool_release(&pool);
         assert_true(fault_alloc_is_clean(&fa));
     }
-    assert_true(n > 30);
+    /* a device's scratch is not from the host's allocator */
+    assert_true(n > (kvi_memory_is_apart(kvi_pool_memory(f->pool)) ? 3 : 30));
+}
+
+/* ------------------------------------------------------------------ memory apart */
+
+static void parts_are_there(const kvcsa_session *s, uint32_t which, const kvi_buf *list, size_t n)
+{
+    const kvi_memory *m = kvi_pool_memory(s->pool);
+    const uint8_t    *seen[16];
+    kvcsa_error       err;
+
+    if (!kvi_memory_is_apart(m)) {
+        assert_ptr_equal(kvi_session_parts(s, which), list->data);
+        return;
+    }
+    assert_true(n <= 16 && s->there[which].n_clean >= n);
+    assert_ok(kvi_memory_get(m, seen, kvi_session_parts(s, which), n * sizeof *seen, &err));
+    if (n)
+        assert_memory_equal(seen, list->data, n * sizeof *seen);
+}
+
+static void view_is_there(kvcsa_session *s)
+{
+    const size_t n = (size_t)kvi_session_blocks_for(s, s->now.n_tokens);
+    kvcsa_error  err;
+
+    assert_ok(kvi_session_view(s, 0, &err));
+    assert_ok(kvi_session_send_view(s, &err));
+    parts_are_there(s, KVI_PARTS_INDEX, &s->index_parts, n);
+    parts_are_there(s, KVI_PARTS_MAIN, &s->main_parts, n);
+    parts_are_there(s, KVI_PARTS_PAGES, &s->page_parts, s->geom.n_pages);
+}
+
+/* What operators find is what the session holds, whatever was sent before. */
+static void test_tables_of_operators_follow_the_session(void **state)
+{
+    enum { STEPS = 60, MOST = 9 * 128 };
+    const fixture *f = *state;
+    kvcsa_session *s = host_session(f->pool, f->model, 128);
+    uint64_t       seed = 5;
+    int32_t        ids[MOST];
+    kvcsa_error    err;
+
+    for (int i = 0; i < STEPS; i++) {
+        const uint64_t n = kvcsa_session_length(s);
+        kvcsa_session *fork = NULL;
+        uint64_t       more;
+
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        more = 1 + (seed >> 40) % (i % 3 ? 20 : 300);
+        if (n + more > MOST || i % 5 == 4) {
+            assert_ok(kvi_session_rewind(s, (seed >> 33) % (n + 1), KVI_REPLAY_BOUNDED, &err));
+            view_is_there(s);
+            continue;
+        }
+        host_tokens(ids, more, seed);
+        host_run(f->pool, s, ids, more, NULL);
+        view_is_there(s);
+        if (i % 4 != 1)
+            continue;
+        assert_ok(kvcsa_session_fork(s, n + more / 2, NULL, &fork, &err));
+        host_run(f->pool, fork, ids, 3, NULL); /* pages and tail are copied */
+        view_is_there(fork);
+        kvcsa_session_release(&s);
+        s = fork;
+    }
+    kvcsa_session_release(&s);
+}
+
+static int32_t write_nothing(void *user, const void *data, size_t n)
+{
+    (void)user;
+    (void)data;
+    (void)n;
+    return 0;
+}
+
+/* 1 = the device failed, and it was told. */
+static int fails(kvcsa_status st)
+{
+    if (st != KVCSA_OK)
+        assert_int_equal(st, KVCSA_ERR_BACKEND);
+    return st != KVCSA_OK;
+}
+
+/* Runs, goes apart, back, and out, until the device fails and behind that. */
+static int live_and_fail(const fixture *f, kvcsa_pool *pool)
+{
+    const kvcsa_writer    w = {.write = write_nothing};
+    kvcsa_session_params  p;
+    kvcsa_snapshot_params snap;
+    kvcsa_session        *s = NULL;
+    kvcsa_session        *fork = NULL;
+    int                   bad;
+    kvcsa_error           err;
+
+    kvcsa_session_params_default(&p, sizeof p);
+    p.chunk_tokens = 64;
+    kvcsa_snapshot_params_default(&snap, sizeof snap);
+    snap.flags = KVCSA_SNAPSHOT_WINDOW;
+    if (fails(kvcsa_session_create(pool, f->model, &p, &s, &err)))
+        return 1;
+    bad = fails(kvcsa_session_append(s, f->ids, 150, NULL, NULL, &err));
+    bad |= fails(kvcsa_pool_step(pool, &s, 1, NULL, NULL, &err));
+    assert_int_equal(kvcsa_session_length(s) % 64, bad ? 0 : 150 % 64);
+    if (!bad)
+        bad |= fails(kvcsa_session_fork(s, 145, NULL, &fork, &err));
+    bad |= fails(kvcsa_session_append(s, f->ids, 9, NULL, NULL, &err));
+    bad |= fails(kvcsa_pool_step(pool, &s, 1, NULL, NULL, &err));
+    if (fork) {
+        bad |= fails(kvcsa_session_append(fork, f->ids, 2, NULL, NULL, &err));
+        bad |= fails(kvcsa_pool_step(pool, &fork, 1, NULL, NULL, &err));
+    }
+    if (!kvi_session_queued(s))
+        bad |= fails(kvcsa_snapshot_write(s, &w, &snap, NULL, &err));
+    kvcsa_session_cancel(s);
+    bad |= kvcsa_pool_step(pool, &s, 1, NULL, NULL, &err) == KVCSA_ERR_BACKEND;
+    kvi_session_erase(s, KVCSA_ERASE_SECURE);
+    assert_int_equal(kvcsa_session_length(s), 0);
+    kvcsa_session_release(&s);
+    kvcsa_session_release(&fork);
+    return bad;
+}
+
+/* With each call in turn as the first that fails; told at once, or by whoever waits next. Where there
+ * is no such device nothing fails. */
+static void test_a_device_that_fails(void **state)
+{
+    const fixture    *f = *state;
+    fault_alloc       fa;
+    kvcsa_pool_params pp;
+
+    fault_alloc_init(&fa);
+    kvcsa_pool_params_default(&pp, sizeof pp);
+    pp.allocator = &fa.hook;
+    pp.n_threads = 1;
+    for (int late = 0; late < 2; late++) {
+        int bad = 1;
+
+        assert_int_equal(setenv("APART_FAIL_LATE", late ? "1" : "0", 1), 0);
+        for (uint64_t n = 1; bad; n += 1 + n / 8) {
+            kvcsa_pool *pool = NULL;
+            char        number[24];
+            kvcsa_error err;
+
+            snprintf(number, sizeof number, "%llu", (unsigned long long)n);
+            assert_int_equal(setenv("APART_FAIL_AFTER", number, 1), 0);
+            bad = fails(kvcsa_pool_create(&pp, &pool, &err));
+            if (!bad)
+                bad = live_and_fail(f, pool);
+            kvcsa_pool_release(&pool);
+            assert_true(fault_alloc_is_clean(&fa));
+        }
+    }
+    unsetenv("APART_FAIL_AFTER");
+    unsetenv("APART_FAIL_LATE");
 }
 
 int main(void)
@@ -342,6 +502,8 @@ int main(void)
         cmocka_unit_test(test_writing_into_a_sealed_block_copies_it),
         cmocka_unit_test(test_cancelled_replays_can_be_repeated),
         cmocka_unit_test(test_rewind_survives_failing_allocations),
+        cmocka_unit_test(test_tables_of_operators_follow_the_session),
+        cmocka_unit_test(test_a_device_that_fails),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

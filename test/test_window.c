@@ -124,14 +124,15 @@ static void commit_layer(const kvi_window_geom *g, const kvi_plan *plan, uint32_
                          size_t page_off, uint8_t *const *pages, uint64_t pos, size_t n)
 {
     const size_t row_bytes = plan->rows[layer].window_bytes;
-    const size_t n_kept = kvi_window_kept(g, n);
-    uint8_t     *kept = malloc(n_kept * row_bytes);
+    const kvi_memory host = {.ops = kvi_cpu_backend(0)};
+    kvi_copies   copies = {0};
+    uint8_t     *rows = malloc(n * row_bytes);
 
-    assert_non_null(kept);
-    for (size_t i = 0; i < n_kept; i++)
-        memset(kept + i * row_bytes, row_byte(pos + n - n_kept + i, layer), row_bytes);
-    kvi_window_commit(g, (uint32_t)row_bytes, page_off, pages, kept, pos, n);
-    free(kept);
+    assert_non_null(rows);
+    for (size_t i = 0; i < n; i++)
+        memset(rows + i * row_bytes, row_byte(pos + i, layer), row_bytes);
+    kvi_window_commit(&copies, &host, g, (uint32_t)row_bytes, page_off, pages, rows, pos, n);
+    free(rows);
 }
 
 /* Every byte of every page is that of the last position that stands there. */

@@ -1,6 +1,7 @@
 #include "attend_combine.cuh"
 
 #include "cuda_device.h"
+#include "cuda_features.h"
 
 enum { KEEP = 32 << 20 }; /* bytes of parts and scores that one launch leaves for the next: what the second cache holds */
 
@@ -36,9 +37,9 @@ static kvcsa_status check(const kvi_attend_params *p, kvcsa_error *err)
 {
     if (p->flags)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "attend: the reference mode is the CPU's");
-    if (p->width == 0 || p->width > ATTEND_WIDTH || p->width % 32)
-        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "attend: %u channels, must be a multiple of 32 up to %u", p->width,
-                             static_cast<unsigned>(ATTEND_WIDTH));
+    if (p->width == 0 || p->width > ATTEND_WIDTH || p->width % ATTEND_STEP)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "attend: %u channels, must be a multiple of %u up to %u", p->width,
+                             +ATTEND_STEP, +ATTEND_WIDTH);
     if (p->k && !kvi_tile_can(p->entries.owner->entry_format))
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "attend: entry format %u", p->entries.owner->entry_format);
     if (static_cast<uint64_t>(p->n_window) + p->k > 1u << 24)
@@ -141,4 +142,13 @@ kvcsa_status kvi_cuda_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_
     for (size_t row = 0; row < p->n_rows; row += n)
         KVI_TRY(run(dev, p, a, plan, row, p->n_rows - row < n ? p->n_rows - row : n, err));
     return KVCSA_OK;
+}
+
+void kvi_cuda_features_attend(kvi_features *f)
+{
+    for (uint32_t format = 0; format < 64; format++)
+        if (kvi_tile_can(format))
+            f->entry_formats |= static_cast<uint64_t>(1) << format;
+    f->heads = {1, UINT32_MAX, 1};
+    f->head_width = f->window_width = {ATTEND_STEP, ATTEND_WIDTH, ATTEND_STEP};
 }

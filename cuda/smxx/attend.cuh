@@ -36,6 +36,7 @@
 enum : unsigned {
     ATTEND_THREADS = 256,
     ATTEND_WIDTH = 512,              /* at most */
+    ATTEND_STEP = 32,                /* of widths */
     ATTEND_SPLIT = 320,              /* slots: part of the numerics */
     ATTEND_PITCH = ATTEND_WIDTH + 8, /* of q and keys in shared memory */
     ATTEND_FP4 = ATTEND_WIDTH / 2 + ATTEND_WIDTH / 16,

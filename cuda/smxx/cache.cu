@@ -164,8 +164,11 @@ kvcsa_status kvi_cuda_append_step(kvi_device *dev, const kvi_append_job *jobs, u
 kvcsa_status kvi_cuda_index_query(kvi_device *dev, const kvi_index_query_params *p, kvcsa_error *err)
 {
     kvi_cuda_use     use(dev);
-    const query_args a = {p->x, p->codes, p->scales, p->n_rows * p->n_heads * p->width};
+    const size_t     heads = p->n_rows * p->n_heads;
+    const query_args a = {p->x, p->codes, p->scales, p->weights, heads * p->width, heads, p->weight_scale};
 
+    if (p->flags)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_query: the reference mode is the CPU's");
     if (p->width % KVI_INDEX_GROUP != 0)
         return kvi_cuda_fail(err, KVCSA_ERR_ARG, 0, "index_query: width %u is no multiple of %u", p->width, KVI_INDEX_GROUP);
     if (chunks_of(a.channels) > MAX_WARPS)

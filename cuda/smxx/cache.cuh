@@ -413,17 +413,23 @@ struct query_args {
     const float *x;
     int8_t      *codes;
     float       *scales;
+    float       *weights;  /* NULL, or [n_weights] to be multiplied in place */
     size_t       channels; /* rows and heads are one run of groups on both sides */
+    size_t       n_weights;
+    float        weight_scale;
 };
 
 KVI_KERNEL(CACHE_THREADS, 8) index_query_kernel(query_args a)
 {
     cache_stage &s = kvi_shared<cache_shared>().warp[kvi_warp()];
-    const size_t begin = (static_cast<size_t>(blockIdx.x) * CACHE_WARPS + kvi_warp()) * CACHE_CHUNK;
+    const size_t unit = static_cast<size_t>(blockIdx.x) * CACHE_WARPS + kvi_warp();
+    const size_t begin = unit * CACHE_CHUNK, weight = unit * KVI_WARP + kvi_lane();
     float        x[CACHE_STEPS][4];
 
     if (begin >= a.channels)
         return;
+    if (a.weights && weight < a.n_weights) /* a chunk has at most 16 heads */
+        a.weights[weight] *= a.weight_scale;
     const unsigned n = a.channels - begin < CACHE_CHUNK ? static_cast<unsigned>(a.channels - begin) : CACHE_CHUNK;
     cache_load(a.x + begin, n, x);
     cache_encode<CACHE_QUERY>(s, x, n);

@@ -1,5 +1,6 @@
 #include "candidates.cuh"
 
+#include "cuda_features.h"
 #include "select_rows.h"
 
 enum : size_t { MOST_BLOCKS = 0x7fffffff };
@@ -14,14 +15,34 @@ static kvcsa_status launch_maxima(kvi_device *dev, maxima_args &a, size_t n_rows
                       dim3(static_cast<unsigned>(n_rows) * a.blocks_a_row), MAXIMA_THREADS, 0, err, a);
 }
 
+static select_row_args candidate_rows(const kvi_candidates_params *p, const uint32_t *keys, size_t keys_stride, size_t row)
+{
+    const size_t ids_stride = p->blocks_stride ? p->blocks_stride : p->n_keep;
+
+    return {keys,
+            p->n_visible + row,
+            nullptr,
+            nullptr,
+            p->blocks + row * ids_stride,
+            p->n_blocks + row,
+            keys_stride,
+            0,
+            ids_stride,
+            p->block_entries,
+            1,
+            p->n_keep ? p->n_keep - 1 : 0,
+            p->n_keep ? 1u : 0u};
+}
+
 kvcsa_status kvi_cuda_candidates(kvi_device *dev, const kvi_candidates_params *p, kvcsa_error *err)
 {
     kvi_cuda_use use(dev);
     const size_t n_keys = p->scores_stride / p->block_entries + 1; /* room for all blocks of a row, also one that is not full */
     const size_t keys_stride = (n_keys + 3) / 4 * 4;               /* rows begin at 16 bytes */
-    const size_t ids_stride = p->blocks_stride ? p->blocks_stride : p->n_keep;
     size_t       n = 0;
 
+    if (!p->scores)
+        return kvi_cuda_select_equal(dev, "candidates", candidate_rows(p, nullptr, MOST_BLOCKS, 0), p->n_rows, err);
     if (keys_stride > MOST_BLOCKS)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "candidates: %zu blocks a row, the limit is %zu", n_keys,
                              MOST_BLOCKS);
@@ -42,20 +63,11 @@ kvcsa_status kvi_cuda_candidates(kvi_device *dev, const kvi_candidates_params *p
                               clear / sizeof(unsigned),
                               p->block_entries,
                               0};
-        const select_row_args a = {keys,
-                                   p->n_visible + row,
-                                   nullptr,
-                                   p->blocks + row * ids_stride,
-                                   p->n_blocks + row,
-                                   keys_stride,
-                                   0,
-                                   ids_stride,
-                                   p->block_entries,
-                                   1,
-                                   p->n_keep ? p->n_keep - 1 : 0,
-                                   p->n_keep ? 1u : 0u};
+        const select_row_args a = candidate_rows(p, keys, keys_stride, row);
         KVI_TRY(launch_maxima(dev, maxima, n, err));
         KVI_TRY(kvi_cuda_select_rows(dev, "candidates", a, n, true, scratch, err));
     }
     return KVCSA_OK;
 }
+
+void kvi_cuda_features_candidates(kvi_features *f) { f->candidate_blocks = {1, static_cast<uint32_t>(MOST_BLOCKS), 1}; }

@@ -16,7 +16,8 @@ kvcsa_status kvi_cuda_hide(kvi_device *dev, const kvi_hide_params *p, kvcsa_erro
         return KVCSA_OK;
     for (size_t row = 0; row < p->n_rows; row += n) { /* once, if not for more rows than a grid has blocks */
         const hide_args a = {p->scores + row * p->scores_stride,
-                             p->n_scores + row,
+                             p->n_scores ? p->n_scores + row : nullptr,
+                             p->n_blocks ? p->n_blocks + row : nullptr,
                              p->blocks ? p->blocks + row * p->blocks_stride : nullptr,
                              p->hidden,
                              p->n_hidden,

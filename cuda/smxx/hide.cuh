@@ -15,7 +15,8 @@ enum : unsigned { HIDE_THREADS = 256, HIDE_SCORES = 8 * HIDE_THREADS };
 
 struct hide_args {
     float          *scores;        /* [n_rows, scores_stride] */
-    const uint64_t *n_scores;      /* [n_rows] */
+    const uint64_t *n_scores;      /* [n_rows], or: */
+    const uint32_t *n_blocks;      /* [n_rows] of block_entries scores */
     const int32_t  *blocks;        /* NULL, or [n_rows, blocks_stride] */
     const uint8_t  *hidden;        /* [n_hidden] */
     size_t          n_hidden, scores_stride, blocks_stride;
@@ -32,7 +33,8 @@ KVI_KERNEL(HIDE_THREADS, 4) hide_kernel(hide_args a)
 {
     const size_t   row = blockIdx.x / a.blocks_a_row;
     const size_t   first = static_cast<size_t>(blockIdx.x % a.blocks_a_row) * HIDE_SCORES;
-    const uint64_t n = a.n_scores[row] < a.scores_stride ? a.n_scores[row] : a.scores_stride;
+    const uint64_t all = a.n_blocks ? static_cast<uint64_t>(a.n_blocks[row]) * a.block_entries : a.n_scores[row];
+    const uint64_t n = all < a.scores_stride ? all : a.scores_stride;
     const int32_t *blocks = a.blocks ? a.blocks + row * a.blocks_stride : nullptr;
     float         *scores = a.scores + row * a.scores_stride;
 

@@ -1,5 +1,6 @@
 #include "index.cuh"
 
+#include "cuda_features.h"
 #include "index.h"
 
 typedef index_shared<4, 4, 3> index_shared_hot; /* 128 channels, 32 heads */
@@ -14,17 +15,17 @@ static_assert(offsetof(index_shared_any, query) % 16 == 0 && sizeof(index_query<
 static_assert(2 * (sizeof(index_shared_hot) + 5 * sizeof(index_query<4, 4>) + 1024) <= 164 * 1024, "two blocks on an SM");
 static_assert(sizeof(index_shared_any) <= 99 * 1024, "a block of one row on every architecture");
 
-enum : unsigned { MAX_GRID_Y = 65535 };
+enum : unsigned { MAX_GRID_Y = 65535, MAX_HEADS = 64, MAX_WIDTH = 8 * INDEX_BLOCK };
 
 static kvcsa_status index_check(const kvi_index_score_params *p, const float *block_max, kvcsa_error *err)
 {
     const kvi_kv_owner *o = p->keys.owner;
 
-    if (o->index_width == 0 || o->index_width % INDEX_BLOCK || o->index_width > 8 * INDEX_BLOCK)
-        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: %u channels; multiples of 32 up to 256",
-                             o->index_width);
-    if (p->n_heads == 0 || p->n_heads > 64)
-        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: %u heads; 1 to 64", p->n_heads);
+    if (o->index_width == 0 || o->index_width % INDEX_BLOCK || o->index_width > MAX_WIDTH)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: %u channels; multiples of %u up to %u",
+                             o->index_width, +INDEX_BLOCK, +MAX_WIDTH);
+    if (p->n_heads == 0 || p->n_heads > MAX_HEADS)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: %u heads; 1 to %u", p->n_heads, +MAX_HEADS);
     if (o->index_value_bytes != o->index_width / 2 || o->index_row_bytes != o->index_width / 32 * 17)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: keys of %u bytes are not FP4", o->index_row_bytes);
     if (o->rows_per_block == 0 || o->rows_per_block % INDEX_GROUP || o->rows_per_block > INT32_MAX || o->index_off % 8)
@@ -155,6 +156,13 @@ kvcsa_status kvi_cuda_index_score_max(kvi_device *dev, const kvi_index_score_par
 kvcsa_status kvi_cuda_index_score(kvi_device *dev, const kvi_index_score_params *p, kvcsa_error *err)
 {
     return kvi_cuda_index_score_max(dev, p, nullptr, err);
+}
+
+void kvi_cuda_features_index(kvi_features *f)
+{
+    f->index_heads = {1, MAX_HEADS, 1};
+    f->index_width = {INDEX_BLOCK, MAX_WIDTH, INDEX_BLOCK};
+    f->candidate_block_entries = {1, INT32_MAX, 1};
 }
 
 #ifdef KVI_CUDA_EMULATED

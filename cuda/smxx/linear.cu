@@ -2,6 +2,7 @@
 
 #include "cuda_blas.h"
 #include "cuda_device.h"
+#include "cuda_features.h"
 
 static_assert(static_cast<unsigned>(WEIGHT_F32) == KVI_W_F32 && static_cast<unsigned>(WEIGHT_BF16) == KVI_W_BF16 &&
                   static_cast<unsigned>(WEIGHT_FP8) == KVI_W_FP8 && static_cast<unsigned>(WEIGHT_FP8_ROW) == KVI_W_FP8_ROW &&
@@ -119,4 +120,10 @@ kvcsa_status kvi_cuda_linear(kvi_device *dev, const kvi_linear_params *p, kvcsa_
     default:
         return run<WEIGHT_FP4>(dev, a, err);
     }
+}
+
+void kvi_cuda_features_linear(kvi_features *f)
+{
+    for (uint32_t kind = KVI_W_NONE + 1; kind <= KVI_W_FP4; kind++) /* as check() */
+        f->weight_kinds |= 1u << kind;
 }

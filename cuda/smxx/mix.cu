@@ -1,6 +1,9 @@
 #include "mix.cuh"
 
+#include "cuda_features.h"
 #include "dense_check.h"
+
+enum : unsigned { MAX_WIDTH = 0x7fffffffu / MIX_COPIES };
 
 static_assert(MIX_COPIES == KVI_MAX_COPIES, "copies");
 
@@ -8,7 +11,7 @@ static kvcsa_status check_copies(const char *name, uint32_t copies, uint32_t wid
 {
     if (copies < 1 || copies > MIX_COPIES)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "%s: 1 to %u copies, not %u", name, MIX_COPIES, copies);
-    if (width > 0x7fffffffu / MIX_COPIES)
+    if (width > MAX_WIDTH)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "%s: a row of more than 2^31 floats", name);
     return KVCSA_OK;
 }
@@ -58,4 +61,10 @@ kvcsa_status kvi_cuda_expand(kvi_device *dev, const kvi_expand_params *p, kvcsa_
     KVI_TRY(kvi_dense_grid("expand", p->n_rows, pieces, &grid, err));
     return kvi_launch(dev, "expand", p->copies == 4 ? expand_f32_f32_kernel<4> : expand_f32_f32_kernel<8>, grid, STREAM_THREADS,
                       sizeof(expand_shared), err, a);
+}
+
+void kvi_cuda_features_mix(kvi_features *f)
+{
+    f->copies = {1, MIX_COPIES, 1};
+    f->hidden = {1, MAX_WIDTH, 1};
 }

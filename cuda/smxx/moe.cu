@@ -1,6 +1,7 @@
 #include "moe.cuh"
 
 #include "cuda_device.h"
+#include "cuda_features.h"
 
 static_assert(sizeof(moe_experts) + sizeof(moe_group_args) <= 32764, "parameters of a launch");
 
@@ -49,8 +50,9 @@ kvcsa_status check(const kvi_moe_params *p, kvcsa_error *err)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "moe: the reference mode is the CPU's");
     if (p->n_experts > MOE_MAX_EXPERTS)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "moe: %u experts, at most %u", p->n_experts, static_cast<unsigned>(MOE_MAX_EXPERTS));
-    if (p->k > p->n_experts || p->k > 64)
-        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "moe: %u experts of a row, at most 64 of %u", p->k, p->n_experts);
+    if (p->k > p->n_experts || p->k > MOE_MAX_K)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "moe: %u experts of a row, at most %u of %u", p->k,
+                             +MOE_MAX_K, p->n_experts);
     for (uint32_t e = 0; e < p->n_experts; e++)
         KVI_TRY(check_expert(p, &p->routed[e], p->routed, err));
     return check_expert(p, p->shared, p->shared, err);
@@ -233,4 +235,11 @@ kvcsa_status kvi_cuda_moe(kvi_device *dev, const kvi_moe_params *p, kvcsa_error 
     for (size_t first = 0; first < p->n_rows; first += rows)
         KVI_TRY(pass(dev, m, table, first, p->n_rows - first < rows ? p->n_rows - first : rows, err));
     return KVCSA_OK;
+}
+
+void kvi_cuda_features_moe(kvi_features *f) /* after those of route */
+{
+    f->experts.max = f->experts.max < MOE_MAX_EXPERTS ? f->experts.max : +MOE_MAX_EXPERTS;
+    f->experts_per_token = {1, MOE_MAX_K, 1};
+    f->inner = {1, UINT32_MAX, 1};
 }

@@ -18,7 +18,7 @@
 
 #include "product.cuh"
 
-enum : unsigned { MOE_MAX_EXPERTS = 512, MOE_NO_SLOT = 0xffffffffu };
+enum : unsigned { MOE_MAX_EXPERTS = 512, MOE_MAX_K = 64, MOE_NO_SLOT = 0xffffffffu };
 
 struct moe_expert {
     product_weights w1, w2, w3;

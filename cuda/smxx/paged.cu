@@ -1,8 +1,10 @@
 #include "paged.cuh"
 
 #include "cuda_device.h"
+#include "cuda_features.h"
 
 static const size_t PAGED_SCRATCH = static_cast<size_t>(64) << 20; /* of the chunks' sums, unless one row needs more */
+enum : unsigned { PAGED_STEP = 32 };                               /* of widths */
 enum : size_t { PAGED_UNITS_PER_SM = 8 };                          /* blocks that need no chunks apart */
 
 /* How a launch divides the heads and what its blocks are. */
@@ -27,11 +29,9 @@ template <class F> static paged_kernels paged_choose(uint32_t width, uint32_t ra
     return ratio > 8 ? paged_of<F, 128, 2>() : paged_of<F, 128, 1>();
 }
 
-static bool paged_find(const kvi_paged_attend_params *p, paged_kernels *out)
+static bool paged_find(uint32_t format, uint32_t width, uint32_t ratio, paged_kernels *out)
 {
-    const uint32_t width = p->width, ratio = p->n_heads / p->n_kv_heads;
-
-    switch (p->format) {
+    switch (format) {
     case KVCSA_FORMAT_F16: *out = paged_choose<paged_f16>(width, ratio); return true;
     case KVCSA_FORMAT_BF16: *out = paged_choose<paged_bf16>(width, ratio); return true;
     case KVCSA_FORMAT_FP8_E8M0_G32: *out = paged_choose<paged_mxfp8>(width, ratio); return true;
@@ -96,16 +96,16 @@ kvcsa_status kvi_cuda_paged_attend(kvi_device *dev, const kvi_paged_attend_param
 
     if (p->n_rows == 0)
         return KVCSA_OK;
-    if (p->width == 0 || p->width % 32 || p->width > PAGED_MAX_WIDTH)
-        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "paged_attend: heads of %u channels; multiples of 32 up to %u",
-                             p->width, PAGED_MAX_WIDTH);
+    if (p->width == 0 || p->width % PAGED_STEP || p->width > PAGED_MAX_WIDTH)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "paged_attend: heads of %u channels; multiples of %u up to %u",
+                             p->width, +PAGED_STEP, PAGED_MAX_WIDTH);
     if (p->n_kv_heads == 0 || p->n_heads % p->n_kv_heads || p->n_heads / p->n_kv_heads > PAGED_MAX_RATIO || p->n_heads == 0)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "paged_attend: %u heads on %u KV heads; 1 to %u on each", p->n_heads,
                              p->n_kv_heads, PAGED_MAX_RATIO);
     if (p->page_rows == 0 || p->page_off % 16)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "paged_attend: pages of %u rows at byte %zu; at a multiple of 16",
                              p->page_rows, p->page_off);
-    if (!paged_find(p, &k))
+    if (!paged_find(p->format, p->width, p->n_heads / p->n_kv_heads, &k))
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0,
                              "paged_attend: format %u; f16, bf16, fp8, q8_0, fp4, mxfp4 and q4_0 are there", p->format);
     if (k.shared > dev->shared_max)
@@ -136,4 +136,14 @@ kvcsa_status kvi_cuda_paged_attend(kvi_device *dev, const kvi_paged_attend_param
                              static_cast<unsigned long long>(n_chunks));
     a.n_chunks = static_cast<unsigned>(n_chunks);
     return paged_split_rows(dev, k, a, p->n_rows, err);
+}
+
+void kvi_cuda_features_paged(kvi_features *f)
+{
+    paged_kernels k;
+
+    for (uint32_t format = 0; format < 64; format++)
+        if (paged_find(format, PAGED_STEP, 1, &k))
+            f->paged_formats |= static_cast<uint64_t>(1) << format;
+    f->paged_width = {PAGED_STEP, PAGED_MAX_WIDTH, PAGED_STEP};
 }

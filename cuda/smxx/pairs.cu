@@ -6,7 +6,7 @@ kvcsa_status kvi_cuda_pool_pairs(kvi_device *dev, const kvi_pool_pairs_params *p
 {
     kvi_cuda_use    use(dev);
     const unsigned  pieces = kvi_blocks(p->width, 4 * POOL_THREADS);
-    const pool_args a = {p->k, p->gate, p->out, p->width, pieces};
+    const pool_args a = {p->k, p->gate, p->head, p->out, p->width, pieces};
     dim3            grid;
 
     KVI_TRY(kvi_dense_flags("pool_pairs", p->flags, err));

@@ -16,6 +16,7 @@ enum : unsigned { POOL_THREADS = 128 };
 
 struct pool_args {
     const float *k, *gate;
+    const float *head; /* NULL, or what stands in front of k and of gate */
     float       *out;
     unsigned     width, pieces; /* blocks of a pair */
 };
@@ -32,22 +33,28 @@ KVI_DEV float pool_channel(float k0, float k1, float g0, float g1)
     return k0 * kvi_div(e0, sum) + k1 * kvi_div(e1, sum);
 }
 
+KVI_DEV float4 pool_load(const float *row, unsigned i, unsigned width)
+{
+    return kvi_load_piece(row, i, width, kvi_is_aligned_16(row));
+}
+
 KVI_KERNEL(POOL_THREADS, 8) pool_pairs_f32_f32_kernel(pool_args a)
 {
     const size_t   pair = blockIdx.x / a.pieces;
     const unsigned i = (blockIdx.x % a.pieces * POOL_THREADS + threadIdx.x) * 4;
-    const float   *k = a.k + 2 * pair * a.width, *gate = a.gate + 2 * pair * a.width;
+    const bool     from_head = a.head && pair == 0;
+    const size_t   second = (2 * pair + (a.head ? 0 : 1)) * a.width; /* where the second rows begin */
+    const float   *k1 = a.k + second, *gate1 = a.gate + second;
+    const float   *k0 = from_head ? a.head : k1 - a.width, *gate0 = from_head ? a.head + a.width : gate1 - a.width;
     float         *out = a.out + pair * a.width;
 
     if (i < a.width) {
-        const bool   even = a.width % 4 == 0;
-        const bool   k_aligned = even && kvi_is_aligned_16(k), g_aligned = even && kvi_is_aligned_16(gate);
-        const float4 k0 = kvi_load_piece(k, i, a.width, k_aligned), k1 = kvi_load_piece(k + a.width, i, a.width, k_aligned);
-        const float4 g0 = kvi_load_piece(gate, i, a.width, g_aligned), g1 = kvi_load_piece(gate + a.width, i, a.width, g_aligned);
+        const float4 x0 = pool_load(k0, i, a.width), x1 = pool_load(k1, i, a.width);
+        const float4 g0 = pool_load(gate0, i, a.width), g1 = pool_load(gate1, i, a.width);
 
         kvi_write_piece(out, i, a.width, kvi_is_aligned_16(out),
-                        make_float4(pool_channel(k0.x, k1.x, g0.x, g1.x), pool_channel(k0.y, k1.y, g0.y, g1.y),
-                                    pool_channel(k0.z, k1.z, g0.z, g1.z), pool_channel(k0.w, k1.w, g0.w, g1.w)));
+                        make_float4(pool_channel(x0.x, x1.x, g0.x, g1.x), pool_channel(x0.y, x1.y, g0.y, g1.y),
+                                    pool_channel(x0.z, x1.z, g0.z, g1.z), pool_channel(x0.w, x1.w, g0.w, g1.w)));
     }
 }
 

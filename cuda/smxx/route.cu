@@ -1,5 +1,6 @@
 #include "route.cuh"
 
+#include "cuda_features.h"
 #include "dense_check.h"
 
 kvcsa_status kvi_cuda_route(kvi_device *dev, const kvi_route_params *p, kvcsa_error *err)
@@ -18,3 +19,5 @@ kvcsa_status kvi_cuda_route(kvi_device *dev, const kvi_route_params *p, kvcsa_er
     return kvi_launch(dev, "route", p->n_experts <= ROUTE_THREADS ? route_f32_f32_kernel<16> : route_f32_f32_kernel<32>, grid,
                       ROUTE_THREADS, sizeof(route_shared), err, a);
 }
+
+void kvi_cuda_features_route(kvi_features *f) { f->experts = {1, ROUTE_EXPERTS, 1}; }

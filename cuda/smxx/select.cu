@@ -1,8 +1,10 @@
 #include "select.cuh"
 
+#include "cuda_features.h"
+#include "dense_check.h"
 #include "select_rows.h"
 
-enum { TOPK_MOST = 2048 };
+enum : unsigned { TOPK_MOST = 2048 };
 enum : size_t { MOST_ITEMS = 0x7fffffff, ITEMS_A_BLOCK = 16 * SELECT_THREADS };
 
 namespace {
@@ -82,29 +84,49 @@ kvcsa_status kvi_cuda_select_rows(kvi_device *dev, const char *what, const selec
     return keys ? select_rows<true>(dev, what, a, n_rows, scratch, err) : select_rows<false>(dev, what, a, n_rows, scratch, err);
 }
 
+kvcsa_status kvi_cuda_select_equal(kvi_device *dev, const char *what, const select_row_args &a, size_t n_rows, kvcsa_error *err)
+{
+    dim3 grid;
+
+    if (n_rows == 0)
+        return KVCSA_OK;
+    KVI_TRY(kvi_dense_grid(what, n_rows, 1, &grid, err));
+    return kvi_launch(dev, what, select_equal_kernel, grid, SELECT_THREADS, 0, err, a);
+}
+
+static select_row_args topk_rows(const kvi_topk_params *p, size_t row)
+{
+    const size_t ids_stride = p->ids_stride ? p->ids_stride : p->k;
+
+    return {p->scores ? reinterpret_cast<const uint32_t *>(p->scores) + row * p->scores_stride : nullptr,
+            p->n_scores ? p->n_scores + row : nullptr,
+            p->n_blocks ? p->n_blocks + row : nullptr,
+            p->blocks ? p->blocks + row * p->blocks_stride : nullptr,
+            p->ids + row * ids_stride,
+            nullptr,
+            p->scores ? p->scores_stride : +MOST_ITEMS,
+            p->blocks_stride,
+            ids_stride,
+            1,
+            p->block_entries,
+            p->k,
+            0};
+}
+
 kvcsa_status kvi_cuda_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err)
 {
     kvi_cuda_use use(dev);
     size_t       clear = 0, n = 0;
 
     if (p->k > TOPK_MOST)
-        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "topk: k is %u, the limit is %d", p->k, TOPK_MOST);
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "topk: k is %u, the limit is %u", p->k, +TOPK_MOST);
     if (p->scores_stride > MOST_ITEMS)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "topk: rows of %zu scores, the limit is %zu", p->scores_stride,
                              MOST_ITEMS);
+    if (!p->scores)
+        return kvi_cuda_select_equal(dev, "topk", topk_rows(p, 0), p->n_rows, err);
     for (size_t row = 0; row < p->n_rows; row += n) {
-        const select_row_args a = {reinterpret_cast<const uint32_t *>(p->scores) + row * p->scores_stride,
-                                   p->n_scores + row,
-                                   p->blocks ? p->blocks + row * p->blocks_stride : nullptr,
-                                   p->ids + row * (p->ids_stride ? p->ids_stride : p->k),
-                                   nullptr,
-                                   p->scores_stride,
-                                   p->blocks_stride,
-                                   p->ids_stride ? p->ids_stride : p->k,
-                                   1,
-                                   p->block_entries,
-                                   p->k,
-                                   0};
+        const select_row_args a = topk_rows(p, row);
         void                 *scratch = nullptr;
 
         n = p->n_rows - row < KVI_CUDA_SELECT_ROWS ? p->n_rows - row : KVI_CUDA_SELECT_ROWS;
@@ -119,3 +141,5 @@ kvcsa_status kvi_cuda_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_erro
     }
     return KVCSA_OK;
 }
+
+void kvi_cuda_features_topk(kvi_features *f) { f->select_entries = {1, TOPK_MOST, 1}; }

@@ -47,6 +47,7 @@ static_assert(SELECT_SHORT_ITEMS == 16384, "counts of a short row fit 16 bits");
 struct select_row_args {
     const uint32_t *items;         /* [n_rows, items_stride] floats, or keys if the kernel says so */
     const uint64_t *n;             /* [n_rows] scores; items are the ceil(n / per_item) - (newest != 0) first */
+    const uint32_t *n_blocks;      /* NULL, or instead of n: [n_rows] of block_entries items */
     const int32_t  *blocks;        /* as in kvi_topk_params */
     int32_t        *ids;           /* [n_rows, ids_stride] */
     uint32_t       *n_ids;         /* [n_rows], NULL = nobody asks */
@@ -83,7 +84,8 @@ template <bool KEYS> KVI_DEV uint32_t select_key_of(uint32_t bits) { return KEYS
 
 KVI_DEV unsigned select_n_items(const select_row_args &a, size_t row)
 {
-    const uint64_t n = a.per_item == 1 ? a.n[row] : (a.n[row] + a.per_item - 1) / a.per_item;
+    const uint64_t n_scores = a.n_blocks ? static_cast<uint64_t>(a.n_blocks[row]) * a.block_entries : a.n[row];
+    const uint64_t n = a.per_item == 1 ? n_scores : (n_scores + a.per_item - 1) / a.per_item;
     const uint64_t rest = n != 0 ? n - a.newest : 0;
 
     return a.k == 0 ? 0u : static_cast<unsigned>(rest < a.items_stride ? rest : a.items_stride);
@@ -114,6 +116,18 @@ KVI_DEV void select_write_rest(const select_row_args &a, size_t row, unsigned n,
         a.n_ids[row] = n;
     for (size_t i = n + thread; i < a.ids_stride; i += n_threads)
         ids[i] = -1;
+}
+
+/* Where all scores are equal: the first ones, and the newest if it is asked for. */
+KVI_KERNEL(SELECT_THREADS, 2) select_equal_kernel(select_row_args a)
+{
+    const size_t   row = blockIdx.x;
+    const unsigned n_items = select_n_items(a, row), n = n_items < a.k ? n_items : a.k;
+    int32_t       *ids = a.ids + row * a.ids_stride;
+
+    for (unsigned i = threadIdx.x; i < n; i += SELECT_THREADS)
+        ids[i] = static_cast<int32_t>(i);
+    select_write_rest(a, row, n, threadIdx.x, SELECT_THREADS);
 }
 
 /* ---- scans ---- */

@@ -14,5 +14,7 @@ enum : size_t { KVI_CUDA_SELECT_ROWS = 128 }; /* at a time */
 /* a.items_stride < 2^31; n_rows <= KVI_CUDA_SELECT_ROWS where scratch is needed. */
 kvcsa_status kvi_cuda_select_rows(kvi_device *dev, const char *what, const select_row_args &a, size_t n_rows, bool keys,
                                   void *scratch, kvcsa_error *err);
+/* The same of rows whose items are all equal: the first ones. Any n_rows, no scratch; a.items is not looked at. */
+kvcsa_status kvi_cuda_select_equal(kvi_device *dev, const char *what, const select_row_args &a, size_t n_rows, kvcsa_error *err);
 
 #endif

@@ -1,14 +1,17 @@
 #include "api/api_call.h"
 #include "base/fpenv.h"
+#include "net/net_features.h"
 #include "session/session.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define POOL_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
 
-KVI_NO_TAIL_PADDING(kvcsa_pool_params, cpu_avoid);
+KVI_NO_TAIL_PADDING(kvcsa_pool_params, backend_dir);
 KVI_NO_TAIL_PADDING(kvcsa_pool_stats, n_loaded_records);
 KVI_NO_TAIL_PADDING(kvcsa_cpu_info, why);
+KVI_NO_TAIL_PADDING(kvcsa_backend_info, why);
 KVI_NO_TAIL_PADDING(kvcsa_step_params, deadline_ns);
 KVI_NO_TAIL_PADDING(kvcsa_trace_event, reason);
 KVI_FIRST_SIZE(kvcsa_pool_params, trace, 48);
@@ -32,6 +35,12 @@ static kvcsa_status check_pool_params(const kvcsa_pool_params *p, kvcsa_error *e
     if (p->cpu_avoid & ~KVI_CPU_ALL)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "cpu_avoid is 0x%x, unknown bits in it",
                         p->cpu_avoid);
+    if (p->backend > KVCSA_BACKEND_CUDA)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
+                        "backend is %u, must be one of KVCSA_BACKEND_*", p->backend);
+    if (p->backend_dir && p->backend_dir[0] != '/')
+        return kvi_fail(err, KVCSA_ERR_ARG, "backend_dir is \"%.160s\", must be an absolute path",
+                        p->backend_dir);
     return KVCSA_OK;
 }
 
@@ -86,6 +95,52 @@ kvcsa_status kvcsa_pool_get_cpu(const kvcsa_pool *pool, kvcsa_cpu_info *info, kv
     memcpy(out.kernels, found.kernels, sizeof out.kernels);
     memcpy(out.why, found.why, sizeof out.why);
     return KVI_EXPORT(out, info, "kvcsa_cpu_info", err);
+}
+
+static void fill_backend(const kvcsa_pool *pool, kvcsa_backend_info *out)
+{
+    const kvi_backend_ops *ops = kvi_pool_ops(pool);
+    kvi_device_info        device = {0};
+    kvi_features           features = {0};
+    kvi_cpu_found          cpu;
+
+    out->backend = kvi_pool_backend(pool);
+    out->reference = out->backend == KVCSA_BACKEND_CPU;
+    out->numerics = kvi_pool_numerics(pool);
+    kvi_pool_describe(pool, &device);
+    if (out->reference) {
+        kvi_cpu_find(kvi_pool_cpu_avoid(pool), &cpu);
+        memcpy(device.name, cpu.name, sizeof device.name);
+        memcpy(device.kernels, cpu.kernels, sizeof device.kernels);
+    }
+    out->memory_bytes = device.memory;
+    out->memory_free_bytes = device.memory_free;
+    ops->features(&features);
+    out->entry_formats = features.entry_formats;
+    out->paged_formats = features.paged_formats;
+    snprintf(out->name, sizeof out->name, "%s", ops->name);
+    snprintf(out->device, sizeof out->device, "%s", device.name);
+    snprintf(out->kernels, sizeof out->kernels, "%s", device.kernels);
+    kvi_features_text(&features, out->features, sizeof out->features);
+    snprintf(out->why, sizeof out->why, "%s", kvi_pool_backend_why(pool));
+}
+
+kvcsa_status kvcsa_pool_get_backend(const kvcsa_pool *pool, kvcsa_backend_info *info,
+                                    kvcsa_error *err)
+{
+    kvcsa_pool_params  p = default_pool_params;
+    kvcsa_backend_info out = {.struct_size = sizeof out};
+    kvcsa_pool        *own = NULL;
+    kvcsa_status       st = KVCSA_OK;
+
+    kvi_error_clear(err);
+    KVI_REQUIRE(info, err);
+    p.n_threads = 1;
+    if (!pool && (st = kvi_pool_create(&p, &own, err)) != KVCSA_OK)
+        return st;
+    fill_backend(pool ? pool : own, &out);
+    kvi_pool_release(own);
+    return KVI_EXPORT(out, info, "kvcsa_backend_info", err);
 }
 
 kvcsa_status kvcsa_pool_check(kvcsa_pool *pool, kvcsa_error *err)

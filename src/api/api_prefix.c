@@ -26,7 +26,7 @@ static kvcsa_status find_known(const query *q, known *k, kvcsa_error *err)
     if (q->model->plan_only)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
                         "the model was opened for its plan only, it has no prefixes");
-    domain = kvi_session_domain(q->model, kvi_pool_ops(q->pool), q->salt);
+    domain = kvi_session_domain(q->model, kvi_pool_numerics(q->pool), q->salt);
     if (!(k->root = kvi_prefix_root_find(q->pool, &domain)) || q->n_tokens == 0)
         return KVCSA_OK;
     kvi_prefix_find(q->pool, k->root, NULL, q->tokens, q->n_tokens, &k->match);

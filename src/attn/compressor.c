@@ -3,8 +3,6 @@
  * token. The index key is made from the latent before rotation and quantisation. */
 #include "attn/compressor.h"
 
-#include <string.h>
-
 #include "base/checked.h"
 #include "base/status.h"
 
@@ -31,14 +29,16 @@ static size_t wanted_rows(const kvi_compress_params *p, const kvi_compress_slice
     return begin + n * ratio - *first + 1;
 }
 
-/* The wanted rows of all slices, one behind the other. Returns x itself where that is all of it. */
-static const float *gather(const kvi_compress_params *p, size_t *n_rows)
+/* The wanted rows of all slices, one behind the other: x itself where that is all of it. */
+static kvcsa_status gather(const kvi_compress_params *p, const float **out, size_t *n_rows,
+                           kvcsa_error *err)
 {
-    const size_t width = p->wkv->cols;
-    const float *x = p->x;
-    size_t       n = 0;
-    size_t       first = 0;
-    int          replay = 0;
+    const kvi_memory m = kvi_exec_memory(&p->exec);
+    const size_t     width = p->wkv->cols;
+    const float     *x = p->x;
+    size_t           n = 0;
+    size_t           first = 0;
+    int              replay = 0;
 
     for (size_t i = 0; i < p->n_slices; i++)
         replay |= p->slices[i].replay;
@@ -46,19 +46,22 @@ static const float *gather(const kvi_compress_params *p, size_t *n_rows)
         const size_t k = wanted_rows(p, &p->slices[i], &first);
 
         if (replay)
-            memcpy(p->gathered + n * width, x + first * width, k * width * sizeof *x);
+            kvi_copies_add(p->copies, &m, p->gathered + n * width, x + first * width,
+                           k * width * sizeof *x);
         x += p->slices[i].n_rows * width;
         n += k;
     }
     *n_rows = n;
-    return replay ? p->gathered : p->x;
+    *out = replay ? p->gathered : p->x;
+    return kvi_copies_run(p->copies, &m, err);
 }
 
 /* Ratio 1: the latent is a projection. */
 static kvcsa_status project(const kvi_compress_params *p, size_t *n_entries, kvcsa_error *err)
 {
     size_t       n = 0;
-    const float *x = gather(p, &n);
+    const float *x = NULL;
+    kvcsa_status st = gather(p, &x, &n, err);
 
     for (size_t i = 0; i < p->n_slices; i++) {
         kvi_compress_slice *s = &p->slices[i];
@@ -67,7 +70,9 @@ static kvcsa_status project(const kvi_compress_params *p, size_t *n_entries, kvc
         s->n_entries = s->replay ? 0 : s->n_rows;
     }
     *n_entries = n;
-    return n ? kvi_exec_linear(&p->exec, p->wkv, x, p->latent, n, p->exec.flags, err) : KVCSA_OK;
+    return st == KVCSA_OK && n
+               ? kvi_exec_linear(&p->exec, p->wkv, x, p->latent, n, p->exec.flags, err)
+               : st;
 }
 
 /* Raw rows for later: of the last tokens that begin an entry. k, gate: of the slice's first wanted
@@ -75,75 +80,74 @@ static kvcsa_status project(const kvi_compress_params *p, size_t *n_entries, kvc
 static void keep_raw_rows(const kvi_compress_params *p, kvi_compress_slice *s, size_t first,
                           size_t n, const float *k, const float *gate)
 {
-    const size_t width = p->row->entry_width;
-    const size_t even = (s->pos + first) % 2;
-    const size_t count = n > even ? (n - even + 1) / 2 : 0;
+    const kvi_memory m = kvi_exec_memory(&p->exec);
+    const size_t     width = p->row->entry_width;
+    const size_t     even = (s->pos + first) % 2;
+    const size_t     count = n > even ? (n - even + 1) / 2 : 0;
 
     s->n_kept = (uint32_t)kvi_min_size(count, s->max_kept);
     for (size_t i = 0; i < s->n_kept; i++) {
         const size_t row = even + 2 * (count - s->n_kept + i);
         float       *to = s->kept + i * 2 * width;
 
-        memcpy(to, k + row * width, width * sizeof *k);
-        memcpy(to + width, gate + row * width, width * sizeof *gate);
+        kvi_copies_add(p->copies, &m, to, k + row * width, width * sizeof *k);
+        kvi_copies_add(p->copies, &m, to + width, gate + row * width, width * sizeof *gate);
     }
 }
 
-static void move_rows(float *rows, size_t to, size_t from, size_t n, size_t width)
+/* Pairs of one slice. One that begins inside an entry takes its first half from the raw row of the
+ * token in front. */
+static kvcsa_status pool_slice(const kvi_compress_params *p, const kvi_compress_slice *s,
+                               const float *k, const float *gate, float *out, kvcsa_error *err)
 {
-    if (to != from)
-        memmove(rows + to * width, rows + from * width, n * width * sizeof *rows);
+    const kvi_pool_pairs_params pool = {.k = k,
+                                        .gate = gate,
+                                        .head = s->pos % 2 ? s->pending : NULL,
+                                        .out = out,
+                                        .n_pairs = s->n_entries,
+                                        .width = p->row->entry_width,
+                                        .flags = p->exec.flags};
+
+    return s->n_entries ? p->exec.ops->pool_pairs(p->exec.dev, &pool, err) : KVCSA_OK;
 }
 
-/* Ratio 2: two tokens, weighed by a softmax per channel. Projections stay fp32 in every mode.
- *
- * Pairs of all slices have to lie one behind the other. A slice that begins inside an entry takes
- * its first half from the raw row of the token in front; one row is left free for each of these, in
- * front of all. So rows move towards the front only, and not at all for a slice alone. */
+/* Ratio 2: two tokens, weighed by a softmax per channel. Projections stay fp32 in every mode. */
 static kvcsa_status pool_pairs(const kvi_compress_params *p, size_t *n_entries, kvcsa_error *err)
 {
-    const size_t          width = p->row->entry_width;
-    kvi_pool_pairs_params pool = {.k = p->k,
-                                  .gate = p->gate,
-                                  .out = p->latent,
-                                  .width = p->row->entry_width,
-                                  .flags = p->exec.flags};
-    size_t                n = 0;
-    const float          *x = gather(p, &n);
-    size_t                to = 0;
-    size_t                from = 0;
-    kvcsa_status          st;
+    const kvi_memory m = kvi_exec_memory(&p->exec);
+    const size_t     width = p->row->entry_width;
+    const float     *x = NULL;
+    size_t           n = 0;
+    size_t           from = 0;
+    kvcsa_status     st = gather(p, &x, &n, err);
 
-    if (n == 0)
-        return KVCSA_OK;
-    for (size_t i = 0; i < p->n_slices; i++)
-        from += !p->slices[i].replay && p->slices[i].n_rows && p->slices[i].pos % 2;
-    if ((st = kvi_exec_linear(&p->exec, p->wkv, x, p->k + from * width, n, 0, err)) != KVCSA_OK ||
-        (st = kvi_exec_linear(&p->exec, p->wgate, x, p->gate + from * width, n, 0, err)) !=
-            KVCSA_OK)
+    if (st != KVCSA_OK || n == 0)
+        return st;
+    if ((st = kvi_exec_linear(&p->exec, p->wkv, x, p->k, n, 0, err)) != KVCSA_OK ||
+        (st = kvi_exec_linear(&p->exec, p->wgate, x, p->gate, n, 0, err)) != KVCSA_OK)
         return st;
     for (size_t i = 0; i < p->n_slices; i++) {
         kvi_compress_slice *s = &p->slices[i];
         size_t              first = 0;
         const size_t        rows = wanted_rows(p, s, &first);
-        const size_t        odd = s->pos % 2;
 
         keep_raw_rows(p, s, first, rows, p->k + from * width, p->gate + from * width);
         s->first_entry = s->pos / 2;
-        s->n_entries = s->replay || rows == 0 ? 0 : (odd + rows) / 2;
-        if (s->n_entries) {
-            if (odd) {
-                memcpy(p->k + to * width, s->pending, width * sizeof(float));
-                memcpy(p->gate + to * width, s->pending + width, width * sizeof(float));
-            }
-            move_rows(p->k, to + odd, from, 2 * s->n_entries - odd, width);
-            move_rows(p->gate, to + odd, from, 2 * s->n_entries - odd, width);
-        }
-        to += 2 * s->n_entries;
+        s->n_entries = s->replay ? 0 : (s->pos + rows) / 2 - s->first_entry;
         from += rows;
     }
-    *n_entries = pool.n_pairs = to / 2;
-    return to ? p->exec.ops->pool_pairs(p->exec.dev, &pool, err) : KVCSA_OK;
+    st = kvi_copies_run(p->copies, &m, err);
+    from = 0;
+    for (size_t i = 0; i < p->n_slices && st == KVCSA_OK; i++) {
+        const kvi_compress_slice *s = &p->slices[i];
+        size_t                    first = 0;
+
+        st = pool_slice(p, s, p->k + from * width, p->gate + from * width,
+                        p->latent + *n_entries * width, err);
+        *n_entries += s->n_entries;
+        from += wanted_rows(p, s, &first);
+    }
+    return st;
 }
 
 /* Latents -> index keys and entries, before they are stored. */
@@ -187,11 +191,7 @@ kvcsa_status kvi_compress(const kvi_compress_params *p, kvcsa_error *err)
                       row->pool_kind, row->ratio);
     if (st != KVCSA_OK || n == 0)
         return st;
-    for (size_t i = 0; i < p->n_slices; i++)
-        for (size_t j = 0; j < p->slices[i].n_entries; j++)
-            p->entry_pos[at++] = (p->slices[i].first_entry + j) * row->ratio;
     st = finish(p, n, err);
-    at = 0;
     for (size_t i = 0; i < p->n_slices && st == KVCSA_OK; i++) {
         const kvi_compress_slice    *s = &p->slices[i];
         const kvi_entry_write_params write = {.to = s->to,

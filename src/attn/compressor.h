@@ -22,6 +22,7 @@ typedef struct kvi_compress_slice { /* consecutive tokens of one timeline */
 
 typedef struct kvi_compress_params {
     kvi_exec            exec;
+    kvi_copies         *copies;       /* empty */
     const kvi_plan_row *row;          /* of the owner */
     const kvi_matrix   *wkv, *wgate;  /* wgate only for a gated pool */
     const kvi_matrix   *index_wk;
@@ -29,10 +30,11 @@ typedef struct kvi_compress_params {
     kvi_rotary          rotary;
     const float        *x;            /* [rows of all slices, hidden], the layer's normed input */
     float              *gathered;     /* scratch of the same size; used if a slice is replayed */
-    float              *k, *gate;     /* scratch [rows + slices, entry_width] each */
+    float              *k, *gate;     /* scratch [rows, entry_width] each */
     float              *latent;       /* scratch [rows, entry_width] */
     float              *key;          /* scratch [rows, index_width] */
-    uint64_t           *entry_pos;    /* scratch [rows] */
+    const uint64_t     *entry_pos;    /* [entries] positions of those that the rows complete, slice
+                                       * by slice */
     kvi_compress_slice *slices;       /* [n_slices] in the order of their rows in x */
     size_t              n_slices;
     float               eps;

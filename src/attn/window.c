@@ -1,7 +1,5 @@
 #include "attn/window.h"
 
-#include <string.h>
-
 #include "base/checked.h"
 #include "base/status.h"
 
@@ -62,19 +60,23 @@ kvcsa_status kvi_window_geom_init(kvi_window_geom *g, const kvi_plan *plan, uint
 }
 
 /* Neighbours inside a page are copied together. */
-void kvi_window_commit(const kvi_window_geom *g, uint32_t row_bytes, size_t page_off,
-                       uint8_t *const *pages, const uint8_t *kept, uint64_t pos, size_t n_rows)
+void kvi_window_commit(kvi_copies *copies, const kvi_memory *m, const kvi_window_geom *g,
+                       uint32_t row_bytes, size_t page_off, uint8_t *const *pages,
+                       const uint8_t *rows, uint64_t pos, size_t n_rows)
 {
+    const size_t   n_kept = kvi_window_kept(g, n_rows);
     const uint64_t end = pos + n_rows;
-    uint64_t       p = end - kvi_window_kept(g, n_rows);
+    uint64_t       p = end - n_kept;
 
+    rows += (n_rows - n_kept) * row_bytes;
     while (p < end) {
         const uint32_t row = (uint32_t)(p % kvi_window_ring_rows(g)) % g->page_rows;
         const size_t   n = kvi_min_size(g->page_rows - row, (size_t)(end - p));
 
-        memcpy(pages[kvi_window_page_of(g, p)] + page_off + (size_t)row * row_bytes, kept,
-               n * row_bytes);
-        kept += n * row_bytes;
+        kvi_copies_add(copies, m,
+                       pages[kvi_window_page_of(g, p)] + page_off + (size_t)row * row_bytes, rows,
+                       n * row_bytes);
+        rows += n * row_bytes;
         p += n;
     }
 }

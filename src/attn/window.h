@@ -8,8 +8,7 @@
  *
  * (W1) The ring holds the rows of the last min(n, ring rows) committed positions; it is not written
  *      while a chunk runs, since queries of the chunk still read rows that the chunk will push out.
- * (W2) Rows of the running chunk lie beside it: all of them while their layer runs, the last ring
- *      rows until the commit.
+ * (W2) Rows of the running chunk lie beside it until the commit, which takes the last ring rows.
  * (W3) Raw rows of a token that begins an entry of an owner with ratio > 1 lie in one more page:
  *      per such owner, ascending layer, pending_slots rows of pending_bytes (k, then gate, f32);
  *      the one of token p in slot (p / ratio) % pending_slots. The last pending_slots of them are
@@ -61,10 +60,12 @@ static inline void kvi_window_offs_pass(kvi_window_offs *o, const kvi_window_geo
     o->pending += (size_t)g->pending_slots * row->pending_bytes;
 }
 
-/* Commit: copy the last kept rows of a chunk of one layer that starts at position pos and has
- * n_rows rows into the pages (page_off: of the layer). kept holds kvi_window_kept() rows; every
- * page that they fall into is there and the caller's alone. */
-void kvi_window_commit(const kvi_window_geom *g, uint32_t row_bytes, size_t page_off,
-                       uint8_t *const *pages, const uint8_t *kept, uint64_t pos, size_t n_rows);
+/* Commit: the last kept rows of a chunk of one layer that starts at position pos and has n_rows
+ * rows (rows: all of them) into the pages (page_off: of the layer), as copies for the caller to
+ * run; at most one a page and one more. Every page that they fall into is there and the caller's
+ * alone. */
+void kvi_window_commit(kvi_copies *copies, const kvi_memory *m, const kvi_window_geom *g,
+                       uint32_t row_bytes, size_t page_off, uint8_t *const *pages,
+                       const uint8_t *rows, uint64_t pos, size_t n_rows);
 
 #endif

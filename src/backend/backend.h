@@ -6,7 +6,7 @@
 #include "backend/op_params.h"
 #include "base/threads.h"
 
-#define KVI_BACKEND_ABI 4u
+#define KVI_BACKEND_ABI 5u
 
 typedef struct kvi_device kvi_device;
 
@@ -40,11 +40,28 @@ typedef struct kvi_device_params {
     const kvi_host_ops    *host;      /* NULL = none; copied */
 } kvi_device_params;
 
+/* What a backend has kernels for. A size is among them if it is a multiple of step in [min, max]. */
+typedef struct kvi_sizes {
+    uint32_t min, max, step;
+} kvi_sizes;
+typedef struct kvi_features {
+    uint64_t  entry_formats; /* bit KVCSA_FORMAT_*: entries of sparse attention */
+    uint64_t  paged_formats; /* keys and values of paged_attend */
+    uint32_t  weight_kinds;  /* bit KVI_W_* */
+    uint32_t  reference;     /* 1 = it has the reference mode (KVI_OP_*) */
+    kvi_sizes heads, head_width; /* of sparse attention */
+    kvi_sizes window_width;
+    kvi_sizes index_heads, index_width;
+    kvi_sizes select_entries, candidate_blocks, candidate_block_entries;
+    kvi_sizes copies, hidden, inner, experts, experts_per_token;
+    kvi_sizes paged_width;
+} kvi_features;
+
 /* X(name) for each operator; its parameters are a kvi_name_params of backend/op_params.h. */
 #define KVI_EACH_OPERATOR(X)                                                                       \
     X(embed) X(linear) X(norm) X(rope) X(window_write) X(pool_pairs) X(entry_write)                \
     X(index_query) X(index_score) X(candidates) X(hide) X(topk) X(attend) X(paged_attend) X(mix)   \
-    X(collapse) X(expand) X(route) X(moe) X(engram_gate)
+    X(collapse) X(expand) X(route) X(moe) X(engram_gate) X(copy) X(tally)
 #define KVI_OPERATOR_SLOT(op)                                                                      \
     kvcsa_status (*op)(kvi_device *dev, const kvi_##op##_params *p, kvcsa_error *err);
 
@@ -60,6 +77,7 @@ typedef struct kvi_backend_ops {
     void         (*device_close)(kvi_device *dev); /* accepts NULL */
 
     KVI_EACH_OPERATOR(KVI_OPERATOR_SLOT)
+    void (*features)(kvi_features *out);
 
     /* From here on: devices with memory of their own. All NULL = operators take the host's memory and
      * have finished when they return; otherwise they and copies are enqueued, in order, and `sync`
@@ -72,9 +90,11 @@ typedef struct kvi_backend_ops {
     kvcsa_status (*mem_alloc)(kvi_device *dev, size_t size, uint32_t kind, void **out,
                   kvcsa_error *err);
     void         (*mem_free)(kvi_device *dev, void *ptr, uint32_t kind); /* accepts NULL; waits */
+    /* COPY_IN takes the bytes before it returns, but for pinned memory; COPY_OUT has written them
+     * after a `sync`. WITHIN: the ranges do not overlap. */
     kvcsa_status (*mem_copy)(kvi_device *dev, void *to, const void *from, size_t size, uint32_t way,
                   kvcsa_error *err);
-    kvcsa_status (*mem_zero)(kvi_device *dev, void *ptr, size_t size, kvcsa_error *err);
+    kvcsa_status (*mem_fill)(kvi_device *dev, void *ptr, int byte, size_t size, kvcsa_error *err);
     kvcsa_status (*sync)(kvi_device *dev, kvcsa_error *err);
     /* Between begin and end operators are recorded and not run; nothing may be allocated. */
     kvcsa_status (*graph_begin)(kvi_device *dev, kvcsa_error *err);

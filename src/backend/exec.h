@@ -2,7 +2,7 @@
 #ifndef KVI_EXEC_H
 #define KVI_EXEC_H
 
-#include "backend/backend.h"
+#include "backend/memory.h"
 
 /* For tests: sees the values in front of every rounding or ranking decision, and the decisions.
  * Called from the running thread. */
@@ -23,16 +23,32 @@ typedef struct kvi_tap {
 typedef struct kvi_exec {
     const kvi_backend_ops *ops;
     kvi_device            *dev;
+    const kvcsa_allocator *allocator; /* of the host; wanted where the memory is apart */
     uint32_t               flags; /* KVI_OP_*: 0 but in the reference mode of the tests */
     uint32_t               layer; /* the one that runs, for the tap */
     const kvi_tap         *tap;   /* NULL but in tests */
 } kvi_exec;
 
+static inline kvi_memory kvi_exec_memory(const kvi_exec *e)
+{
+    return (kvi_memory){.ops = e->ops, .dev = e->dev, .allocator = e->allocator};
+}
+
+/* data: [n_rows, width] of four bytes each. Where the host cannot look at it, a copy is shown, or
+ * nothing if there is no room for one. */
 static inline void kvi_exec_tap(const kvi_exec *e, uint32_t kind, const void *data, size_t n_rows,
                                 size_t width)
 {
-    if (e->tap)
-        e->tap->see(e->tap->user, kind, e->layer, data, n_rows, width);
+    const kvi_memory m = kvi_exec_memory(e);
+    const size_t     bytes = n_rows * width * 4;
+    const void      *seen = data;
+    void            *copy = NULL;
+
+    if (!e->tap || (kvi_memory_is_apart(&m) && !(copy = kvi_alloc(e->allocator, bytes))))
+        return;
+    if (kvi_memory_see(&m, data, bytes, copy, &seen, NULL) == KVCSA_OK)
+        e->tap->see(e->tap->user, kind, e->layer, seen, n_rows, width);
+    kvi_free(e->allocator, copy, bytes);
 }
 
 /* y = W x for contiguous rows. */

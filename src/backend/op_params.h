@@ -94,8 +94,10 @@ typedef struct kvi_window_write_params { /* round to bf16, Q-SWA, pack: values t
 
 typedef struct kvi_pool_pairs_params { /* out[j][c] = softmax over (g[2j][c], g[2j+1][c]) of
                                         * k[2j][c], k[2j+1][c] */
-    const float *k;                 /* [2 n_pairs, width] */
-    const float *gate;              /* [2 n_pairs, width] */
+    const float *k;                 /* [2 n_pairs, width]; with a head: [2 n_pairs - 1, width] */
+    const float *gate;              /* likewise */
+    const float *head;              /* NULL, or k and then gate of the row in front of k[0]: [2,
+                                     * width], the first row of the first pair */
     float       *out;               /* [n_pairs, width] */
     size_t       n_pairs;
     uint32_t     width;
@@ -119,14 +121,19 @@ typedef struct kvi_entry_write_params { /* latents in the owner's entry_format (
     size_t       n_rows;
 } kvi_entry_write_params;
 
-typedef struct kvi_index_query_params { /* round to bf16, Q-IDX; codes as twice their value */
+typedef struct kvi_index_query_params { /* round to bf16, Q-IDX; codes as twice their value; the
+                                         * weights of the heads are scaled in place */
     const float *x;                 /* [n_rows, n_heads, width], rotated */
     int8_t      *codes;             /* [n_rows, n_heads, width] */
     float       *scales;            /* [n_rows, n_heads, width / 32]: the scale / 2, so that code
                                      * x scale is the value */
+    float       *weights;           /* NULL, or [n_rows, n_heads]: times weight_scale (ROUND_BF16:
+                                     * rounded) */
     size_t       n_rows;
     uint32_t     n_heads;
     uint32_t     width;
+    float        weight_scale;
+    uint32_t     flags;
 } kvi_index_query_params;
 
 /* score(row, j) = sum over heads of w[h] * max(0, q[h] . key[j]).
@@ -156,7 +163,8 @@ typedef struct kvi_index_score_params {
  * maximum, ties to the lower block; at most n_keep in all; a block whose maximum is -inf is
  * dropped. Ascending. */
 typedef struct kvi_candidates_params {
-    const float    *scores;         /* [n_rows, scores_stride] */
+    const float    *scores;         /* [n_rows, scores_stride]; NULL = all visible scores are
+                                     * equal */
     const uint64_t *n_visible;      /* [n_rows] */
     int32_t        *blocks;         /* [n_rows, blocks_stride] */
     uint32_t       *n_blocks;       /* [n_rows] */
@@ -170,10 +178,13 @@ typedef struct kvi_candidates_params {
 /* Ids of the k largest scores of a row, ascending ids; ties to the lower id; -inf is never
  * taken; the rest of ids_stride is -1. */
 typedef struct kvi_topk_params {
-    const float    *scores;         /* [n_rows, scores_stride] */
-    const uint64_t *n_scores;       /* [n_rows] */
+    const float    *scores;         /* [n_rows, scores_stride]; NULL, without blocks = all are
+                                     * equal: the first k */
+    const uint64_t *n_scores;       /* [n_rows]; or NULL with n_blocks */
     const int32_t  *blocks;         /* NULL: score i is entry i; else it is entry blocks[i /
                                      * block_entries] * block_entries + i % block_entries */
+    const uint32_t *n_blocks;       /* [n_rows] or NULL; row i has n_blocks[i] x block_entries
+                                     * scores */
     int32_t        *ids;            /* [n_rows, ids_stride] */
     size_t          scores_stride;
     size_t          blocks_stride;
@@ -186,8 +197,9 @@ typedef struct kvi_topk_params {
 /* Scores of hidden entries become -inf. Entry j belongs to span j / span_entries. */
 typedef struct kvi_hide_params {
     float          *scores;         /* [n_rows, scores_stride] */
-    const uint64_t *n_scores;       /* [n_rows] */
+    const uint64_t *n_scores;       /* as in kvi_topk_params */
     const int32_t  *blocks;         /* as in kvi_topk_params */
+    const uint32_t *n_blocks;       /* as in kvi_topk_params */
     const uint8_t  *hidden;         /* u8 [n_hidden]: 1 = the span is hidden */
     size_t          n_hidden;       /* spans behind them: rest_hidden */
     size_t          scores_stride;
@@ -352,5 +364,31 @@ typedef struct kvi_engram_gate_params {
     float        eps;
     uint32_t     flags;
 } kvi_engram_gate_params;
+
+/* Bytes from place to place. No job writes what another reads or writes. */
+typedef struct kvi_copy_job {
+    const void *from;
+    void       *to;
+    uint64_t    n_bytes;
+} kvi_copy_job;
+typedef struct kvi_copy_params {
+    const kvi_copy_job *jobs;       /* [n_jobs], in the device's memory like all else */
+    size_t              n_jobs;
+    uint64_t            max_bytes;  /* no job has more */
+} kvi_copy_params;
+
+/* Adds what rows of ascending lists name to three counts: the items, the entries (item i stands for
+ * entries i * each .. i * each + each - 1, those from n_visible on do not count), and the cache
+ * blocks of rows_per_block entries that hold one of them, row by row. */
+typedef struct kvi_tally_params {
+    const int32_t  *items;          /* [n_rows, stride]; the first negative one ends a row */
+    const uint64_t *n_visible;      /* [n_rows]; NULL = every entry counts */
+    uint64_t       *counts;         /* [3] */
+    size_t          stride;
+    size_t          n_rows;
+    uint32_t        n_items;        /* per row, at most; <= stride */
+    uint32_t        each;
+    uint32_t        rows_per_block;
+} kvi_tally_params;
 
 #endif

@@ -82,9 +82,20 @@ int cli_chat_ids(const kvcsa_model *model, const char *system, const cli_text *t
 /* Open a model; warnings of the library go to stderr. */
 int cli_open(const char *path, uint32_t flags, kvcsa_model **model, kvcsa_model_info *info);
 
-/* A pool without a limit of its own; portable: no kernels of any instruction set. CLI_OK or
- * CLI_FAILED (a message was printed). */
-int cli_open_pool(uint32_t threads, int portable, kvcsa_pool **pool);
+/* What computes: shared by all commands that do. */
+typedef struct cli_pool {
+    const char *backend;     /* "auto", "cpu", "cuda"; NULL = auto */
+    const char *backend_dir; /* NULL = beside the library */
+    uint64_t    budget;      /* bytes, 0 = no limit of its own */
+    uint32_t    threads;
+    int         portable;    /* no kernels of any instruction set */
+} cli_pool;
+#define CLI_POOL_OPTS(p)                                                                           \
+    {"--backend", CLI_TEXT, &(p)->backend}, {"--backend-dir", CLI_TEXT, &(p)->backend_dir},        \
+    {"--threads", CLI_U32, &(p)->threads}
+
+/* CLI_OK, CLI_USAGE or CLI_FAILED (a message was printed). */
+int cli_open_pool(const char *command, const cli_pool *how, kvcsa_pool **pool);
 
 /* ------------------------------------------------------------------ report.c */
 

@@ -35,6 +35,8 @@ const char cli_help_diff[] =
     "  --json             one JSON object instead of the tables\n"
     "  --threads N        threads (one per core); does not change results\n"
     "  --portable         kernels in portable C: results of numerics 1, see kvcsa info\n"
+    "  --backend B        what computes: auto (a device, if there is one), cpu or cuda\n"
+    "  --backend-dir DIR  where libkvcsa_cuda.so is (beside the library)\n"
     "  -q, --quiet        no progress on stderr\n"
     "\n"
     "SETTING is one of these, or several joined by +:\n"
@@ -76,8 +78,8 @@ static int read_options(int argc, char **argv, diff_options *o)
         {"--plot", CLI_TEXT, &o->plot},
         {"--rows", CLI_TEXT, &o->rows},
         {"--json", CLI_FLAG, &o->json},
-        {"--threads", CLI_U32, &o->threads},
-        {"--portable", CLI_FLAG, &o->portable},
+        CLI_POOL_OPTS(&o->computer),
+        {"--portable", CLI_FLAG, &o->computer.portable},
         {"-q", CLI_FLAG, &o->quiet},
         {"--quiet", CLI_FLAG, &o->quiet},
     };
@@ -264,12 +266,16 @@ static void disturb(const cli_setting *ref, cli_setting *noise)
 
 static int open_pools(diff *d)
 {
-    const long     cores = sysconf(_SC_NPROCESSORS_ONLN);
-    const uint32_t threads = d->o.threads ? d->o.threads : cores > 0 ? (uint32_t)cores : 1;
+    const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    cli_pool   how = d->o.computer;
+    int        rc;
 
-    if (cli_open_pool(threads, d->o.portable, &d->pool) != CLI_OK)
-        return CLI_FAILED;
-    return cli_open_pool(threads > 1 ? threads - 1 : 2, d->o.portable, &d->noise_pool);
+    if (!how.threads)
+        how.threads = cores > 0 ? (uint32_t)cores : 1;
+    if ((rc = cli_open_pool("diff", &how, &d->pool)) != CLI_OK)
+        return rc;
+    how.threads = how.threads > 1 ? how.threads - 1 : 2;
+    return cli_open_pool("diff", &how, &d->noise_pool);
 }
 
 static int open_test(diff *d, const char *label, const char *text, kvcsa_pool *pool)

@@ -28,6 +28,8 @@ const char cli_help_need[] =
     "  --plot FILE.svg  draw the part of the cache against the number of questions\n"
     "  --json           one JSON object instead of the tables\n"
     "  --threads N      threads (one per core); does not change results\n"
+    "  --backend B      what computes: auto (a device, if there is one), cpu or cuda\n"
+    "  --backend-dir D  where libkvcsa_cuda.so is (beside the library)\n"
     "  -q, --quiet      no progress on stderr\n"
     "\n"
     "An item is a JSON object on one line. A text in it is a string or a list of token ids.\n"
@@ -101,7 +103,7 @@ static int read_options(int argc, char **argv, need_options *o)
         {"--limit", CLI_U64, &o->limit},
         {"--plot", CLI_TEXT, &o->plot},
         {"--json", CLI_FLAG, &o->json},
-        {"--threads", CLI_U32, &o->threads},
+        CLI_POOL_OPTS(&o->computer),
         {"-q", CLI_FLAG, &o->quiet},
         {"--quiet", CLI_FLAG, &o->quiet},
     };
@@ -138,7 +140,7 @@ static int open_all(need *n)
     n->cost.struct_size = sizeof n->cost;
     if (kvcsa_model_cost(n->model, 0, &n->cost, &err) != KVCSA_OK)
         return cli_fail("cost", &err);
-    return cli_open_pool(n->o.threads, 0, &n->pool);
+    return cli_open_pool("need", &n->o.computer, &n->pool);
 }
 
 static int examine_all(need *n)

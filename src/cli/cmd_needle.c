@@ -20,6 +20,8 @@ const char cli_help_needle[] =
     "  --limit N       only the first N items\n"
     "  --json          one JSON object instead of the tables\n"
     "  --threads N     threads (one per core); does not change results\n"
+    "  --backend B     what computes: auto (a device, if there is one), cpu or cuda\n"
+    "  --backend-dir D where libkvcsa_cuda.so is (beside the library)\n"
     "  -q, --quiet     no progress on stderr\n"
     "\n"
     "An item is a JSON object on one line. A text in it is a string or a list of token ids.\n"
@@ -44,7 +46,7 @@ static int read_options(int argc, char **argv, needle_options *o)
         {"--set", CLI_LIST, &o->sets},        {"--ref", CLI_TEXT, &o->ref},
         {"--special", CLI_FLAG, &o->special}, {"--greedy", CLI_FLAG, &o->greedy},
         {"--limit", CLI_U64, &o->limit},      {"--json", CLI_FLAG, &o->json},
-        {"--threads", CLI_U32, &o->threads},  {"-q", CLI_FLAG, &o->quiet},
+        CLI_POOL_OPTS(&o->computer),          {"-q", CLI_FLAG, &o->quiet},
         {"--quiet", CLI_FLAG, &o->quiet},
     };
     int rc;
@@ -85,7 +87,7 @@ int cmd_needle(int argc, char **argv)
     if ((rc = read_options(argc, argv, &n->o)) == CLI_OK) {
         cli_catch_interrupt();
         if ((rc = cli_open(n->o.words[0], 0, &n->model, &n->info)) == CLI_OK &&
-            (rc = cli_open_pool(n->o.threads, 0, &n->pool)) == CLI_OK &&
+            (rc = cli_open_pool("needle", &n->o.computer, &n->pool)) == CLI_OK &&
             (rc = open_runs(n)) == CLI_OK && (rc = needle_read_items(n)) == CLI_OK &&
             (rc = needle_run_items(n)) == CLI_OK)
             rc = n->o.json ? needle_print_json(n) : needle_print_table(n);

@@ -10,9 +10,8 @@ typedef struct options {
     const char          *file;
     const char          *system;
     uint32_t             n;
-    uint32_t             threads;
     uint32_t             chunk;
-    uint64_t             budget;
+    cli_pool             computer;
     int                  chat;
     int                  special;
     int                  json;
@@ -60,9 +59,9 @@ static int read_options(int argc, char **argv, options *o)
         {"--top-k", CLI_U32, &o->sampler.top_k},
         {"--min-p", CLI_F32, &o->sampler.min_p},
         {"--seed", CLI_U64, &o->sampler.seed},
-        {"--threads", CLI_U32, &o->threads},
+        CLI_POOL_OPTS(&o->computer),
         {"--chunk", CLI_U32, &o->chunk},
-        {"--budget", CLI_BYTES, &o->budget},
+        {"--budget", CLI_BYTES, &o->computer.budget},
         {"--json", CLI_FLAG, &o->json},
         {"-q", CLI_FLAG, &o->quiet},
         {"--quiet", CLI_FLAG, &o->quiet},
@@ -91,15 +90,12 @@ static int read_options(int argc, char **argv, options *o)
 
 static int open_session(const options *o, run_state *r)
 {
-    kvcsa_pool_params    pp;
     kvcsa_session_params sp;
     kvcsa_error          err;
+    int                  rc;
 
-    kvcsa_pool_params_default(&pp, sizeof pp);
-    pp.budget_bytes = o->budget;
-    pp.n_threads = o->threads;
-    if (kvcsa_pool_create(&pp, &r->pool, &err) != KVCSA_OK)
-        return cli_fail("create pool", &err);
+    if ((rc = cli_open_pool("run", &o->computer, &r->pool)) != CLI_OK)
+        return rc;
     kvcsa_session_params_default(&sp, sizeof sp);
     sp.chunk_tokens = o->chunk;
     if (kvcsa_session_create(r->pool, r->model, &sp, &r->session, &err) != KVCSA_OK)
@@ -290,7 +286,8 @@ static void print_end(const options *o, const run_state *r)
             r->ended);
     fprintf(stderr, "pool      %s in use of %s: %s in %llu blocks, %s of windows; ",
             cli_bytes(a, r->pool_stats.used_bytes),
-            o->budget ? cli_bytes(b, o->budget) : "no limit", cli_bytes(c, r->stats.block_bytes),
+            o->computer.budget ? cli_bytes(b, o->computer.budget) : "no limit",
+            cli_bytes(c, r->stats.block_bytes),
             (unsigned long long)r->stats.n_blocks,
             cli_bytes((char[CLI_NUM]){0}, r->pool_stats.window_bytes));
     fprintf(stderr, "%s tokens, %s entries\n", cli_num(a, r->stats.n_tokens),

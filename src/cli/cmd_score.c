@@ -8,7 +8,7 @@ typedef struct options {
     const char *model;
     const char *file;
     uint32_t    context;
-    uint32_t    threads;
+    cli_pool    computer;
     uint32_t    limit; /* tokens; 0 = all */
     int         json;
     int         quiet;
@@ -79,7 +79,7 @@ static int score_all(const options *o, kvcsa_model *model, cli_ids *ids, double 
     kvcsa_pool   *pool = NULL;
     int           rc;
 
-    if ((rc = cli_open_pool(o->threads, 0, &pool)) != CLI_OK)
+    if ((rc = cli_open_pool("score", &o->computer, &pool)) != CLI_OK)
         return rc;
     for (size_t a = 1; a < ids->n && rc == CLI_OK; a += step) {
         window        w = {.targets = ids->data + a};
@@ -167,7 +167,7 @@ int cmd_score(int argc, char **argv)
     options       o = {.context = 512};
     const cli_opt opts[] = {
         {"-f", CLI_TEXT, &o.file},          {"--file", CLI_TEXT, &o.file},
-        {"--context", CLI_U32, &o.context}, {"--threads", CLI_U32, &o.threads},
+        {"--context", CLI_U32, &o.context}, CLI_POOL_OPTS(&o.computer),
         {"--limit", CLI_U32, &o.limit},     {"--json", CLI_FLAG, &o.json},
         {"-q", CLI_FLAG, &o.quiet},         {"--quiet", CLI_FLAG, &o.quiet},
     };

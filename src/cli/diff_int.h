@@ -22,8 +22,7 @@ typedef struct diff_options {
     uint64_t    greedy;  /* tokens of each continuation; 0 = none */
     uint64_t    prompts;
     uint64_t    prompt_tokens; /* 0 = context - greedy */
-    uint32_t    threads;
-    int         portable;
+    cli_pool    computer;
     int         noise;   /* nothing but the noise floor */
     int         json;
     int         quiet;

@@ -51,6 +51,8 @@ static const char run[] =
     "  --seed S         another draw; the same seed gives the same text (0)\n"
     "\n"
     "  --threads N      threads (one per core); does not change the text\n"
+    "  --backend B      what computes: auto (a device, if there is one), cpu or cuda\n"
+    "  --backend-dir D  where libkvcsa_cuda.so is (beside the library)\n"
     "  --chunk N        tokens computed at once (128); does not change the text\n"
     "  --budget BYTES   limit of the cache, as 500K, 64M, 2G\n"
     "  --json           one JSON object on stdout instead of the text\n"
@@ -79,6 +81,7 @@ static const char tokenize[] =
 
 static const char score[] =
     "kvcsa score MODEL -f FILE [--context N] [--limit TOKENS] [--threads N] [--json]\n"
+    "            [--backend auto|cpu|cuda] [--backend-dir DIR]\n"
     "\n"
     "How well the model predicts a text, in bits per byte (lower is better). The text is cut into\n"
     "windows that do not overlap; each is a start token and N - 1 text tokens (N = 512), so every\n"
@@ -91,10 +94,12 @@ static const char score[] =
     "  kvcsa score examples/models/tiny -f test/data/heldout.txt --context 2048 --json\n";
 
 static const char info[] =
-    "kvcsa info [MODEL] [--json]\n"
+    "kvcsa info [MODEL] [--backend auto|cpu|cuda] [--backend-dir DIR] [--json]\n"
     "\n"
     "Size of the model, its special tokens, and the tensors that this version leaves alone; the\n"
-    "processor, which instruction sets the kernels use, and why. Without MODEL the latter only.\n"
+    "processor, which instruction sets the kernels use, and why; what computes (the processor, or a\n"
+    "device of a plug-in: libkvcsa_cuda.so in DIR, or beside the library), what it has kernels for,\n"
+    "and why it was chosen. Without MODEL the latter only.\n"
     "\n"
     "Example:\n"
     "  kvcsa info examples/models/tiny\n";

@@ -132,14 +132,39 @@ int cli_chat_ids(const kvcsa_model *model, const char *system, const cli_text *t
     return CLI_OK;
 }
 
-int cli_open_pool(uint32_t threads, int portable, kvcsa_pool **pool)
+/* Values of KVCSA_BACKEND_*. */
+static const char *const backends[] = {"auto", "cpu", "cuda"};
+enum { N_BACKENDS = sizeof backends / sizeof *backends };
+
+static int read_backend(const char *command, const char *name, uint32_t *out)
+{
+    for (*out = 0; *out < N_BACKENDS; ++*out)
+        if (strcmp(name, backends[*out]) == 0)
+            return CLI_OK;
+    return cli_usage(command, "--backend is \"%s\", must be auto, cpu or cuda", name);
+}
+
+int cli_open_pool(const char *command, const cli_pool *how, kvcsa_pool **pool)
 {
     kvcsa_pool_params p;
     kvcsa_error       err;
+    char             *dir = NULL;
+    int               rc = CLI_OK;
 
     kvcsa_pool_params_default(&p, sizeof p);
-    p.n_threads = threads;
-    if (portable)
+    p.n_threads = how->threads;
+    p.budget_bytes = how->budget;
+    if (how->portable)
         p.cpu_avoid = KVCSA_CPU_AVX2 | KVCSA_CPU_AVX512 | KVCSA_CPU_NEON | KVCSA_CPU_DOTPROD;
-    return kvcsa_pool_create(&p, pool, &err) == KVCSA_OK ? CLI_OK : cli_fail("create pool", &err);
+    if (how->backend && (rc = read_backend(command, how->backend, &p.backend)) != CLI_OK)
+        return rc;
+    if (how->backend_dir && !(dir = realpath(how->backend_dir, NULL))) {
+        fprintf(stderr, "kvcsa: read %s: %s\n", how->backend_dir, strerror(errno));
+        return CLI_FAILED;
+    }
+    p.backend_dir = dir;
+    if (kvcsa_pool_create(&p, pool, &err) != KVCSA_OK)
+        rc = cli_fail("create pool", &err);
+    free(dir);
+    return rc;
 }

@@ -22,7 +22,7 @@ typedef struct need_options {
     cli_list    by;
     uint64_t    limit;      /* documents; 0 = all */
     uint32_t    generate;   /* tokens of each answer */
-    uint32_t    threads;
+    cli_pool    computer;
     float       margin;     /* nat */
     float       epsilon;
     int         prune;

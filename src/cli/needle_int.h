@@ -11,7 +11,7 @@ typedef struct needle_options {
     const char *ref;
     cli_list    sets;
     uint64_t    limit;    /* items; 0 = all */
-    uint32_t    threads;
+    cli_pool    computer;
     int         special;
     int         greedy;
     int         json;

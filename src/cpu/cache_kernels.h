@@ -32,7 +32,8 @@ typedef struct kvi_cache_kernels {
      * m = g0 > g1 ? g0 : g1, e_i = exp(g_i - m), s = e0 + e1, out = k0 * (e0 / s) + k1 * (e1 / s),
      * each operation rounded, no fused ones; variants take v16_exp, where g - m <= 0 and so e has
      * at most 1.5 ulp of error instead of 0.51, and e < 2^-126 is 0. */
-    void (*pool_pair)(const float *k, const float *gate, uint32_t width, float *out);
+    void (*pool_pair)(const float *const k[2], const float *const gate[2], uint32_t width,
+                      float *out);
 } kvi_cache_kernels;
 
 /* Portable kernels, overwritten upward by what `flags` allows. */
@@ -44,6 +45,7 @@ void kvi_cache_avx512(kvi_cache_kernels *k); /* x86/cache_avx512.c */
 void kvi_cache_neon(kvi_cache_kernels *k);   /* arm/cache_neon.c */
 
 /* The portable pool_pair, which is also that of the reference mode (KVI_OP_ROUND_BF16). */
-void kvi_ref_pool_pair(const float *k, const float *gate, uint32_t width, float *out);
+void kvi_ref_pool_pair(const float *const k[2], const float *const gate[2], uint32_t width,
+                       float *out);
 
 #endif

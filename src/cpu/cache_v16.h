@@ -618,20 +618,23 @@ static inline v16 cache_pool(v16 k0, v16 k1, v16 g0, v16 g1)
     return v16_add(v16_mul(k0, v16_div(e0, sum)), v16_mul(k1, v16_div(e1, sum)));
 }
 
-static void cache_pool_pair(const float *k, const float *gate, uint32_t width, float *out)
+static void cache_pool_pair(const float *const k[2], const float *const gate[2], uint32_t width,
+                            float *out)
 {
-    const float *k1 = k + width;
-    const float *g1 = gate + width;
+    const float *k0 = k[0];
+    const float *k1 = k[1];
+    const float *g0 = gate[0];
+    const float *g1 = gate[1];
     size_t       c = 0;
 
     for (; c + 16 <= width; c += 16)
-        v16_store(out + c, cache_pool(v16_load(k + c), v16_load(k1 + c), v16_load(gate + c),
+        v16_store(out + c, cache_pool(v16_load(k0 + c), v16_load(k1 + c), v16_load(g0 + c),
                                       v16_load(g1 + c)));
     if (c < width) {
         const size_t n = width - c;
 
-        v16_store_n(out + c, cache_pool(v16_load_n(k + c, n), v16_load_n(k1 + c, n),
-                                        v16_load_n(gate + c, n), v16_load_n(g1 + c, n)), n);
+        v16_store_n(out + c, cache_pool(v16_load_n(k0 + c, n), v16_load_n(k1 + c, n),
+                                        v16_load_n(g0 + c, n), v16_load_n(g1 + c, n)), n);
     }
 }
 

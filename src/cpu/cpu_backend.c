@@ -6,6 +6,7 @@
  * Within one, neither the instruction set nor the compiler can be seen in the results. */
 #include "base/fpenv.h"
 #include "cpu/cpu_ops.h"
+#include "format/row.h"
 
 enum { NUMERICS_SEPARATE = 1, NUMERICS_FUSED = 2 };
 
@@ -49,6 +50,37 @@ static void cpu_close(kvi_device *dev)
     }
 }
 
+/* The kernels take any size; what is left are groups of channels with one scale. */
+static void cpu_features(kvi_features *out)
+{
+    const kvi_sizes any = {1, UINT32_MAX, 1};
+    const kvi_sizes groups = {32, UINT32_MAX, 32};
+
+    *out = (kvi_features){
+        .weight_kinds = 1u << KVI_W_F32 | 1u << KVI_W_BF16 | 1u << KVI_W_FP8 |
+                        1u << KVI_W_FP8_ROW | 1u << KVI_W_FP4,
+        .reference = 1,
+        .heads = any,
+        .head_width = groups,
+        .window_width = groups,
+        .index_heads = any,
+        .index_width = groups,
+        .select_entries = any,
+        .candidate_blocks = any,
+        .candidate_block_entries = any,
+        .copies = {1, KVI_MAX_COPIES, 1},
+        .hidden = groups,
+        .inner = groups,
+        .experts = any,
+        .experts_per_token = any,
+        .paged_width = groups,
+    };
+    for (uint32_t f = 0; f < 64; f++)
+        if (kvi_row_can_run(f))
+            out->entry_formats |= UINT64_C(1) << f;
+    out->paged_formats = out->entry_formats;
+}
+
 /* Each operator in the floating-point mode that it needs; workers: base/threads.c. */
 #define GUARDED(op)                                                                                \
     static kvcsa_status op##_guarded(kvi_device *dev, const kvi_##op##_params *p,                  \
@@ -72,6 +104,7 @@ KVI_EACH_OPERATOR(GUARDED)
         .device_open = cpu_open,                                                                   \
         .device_close = cpu_close,                                                                 \
         KVI_EACH_OPERATOR(SLOT)                                                                    \
+        .features = cpu_features,                                                                  \
     }
 static const kvi_backend_ops separate_table = CPU_TABLE(NUMERICS_SEPARATE);
 static const kvi_backend_ops fused_table = CPU_TABLE(NUMERICS_FUSED);

@@ -70,5 +70,8 @@ kvcsa_status kvi_cpu_paged_attend(kvi_device *dev, const kvi_paged_attend_params
                                   kvcsa_error *err);
 /* op_attend.c */
 kvcsa_status kvi_cpu_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err);
+/* op_copy.c */
+kvcsa_status kvi_cpu_copy(kvi_device *dev, const kvi_copy_params *p, kvcsa_error *err);
+kvcsa_status kvi_cpu_tally(kvi_device *dev, const kvi_tally_params *p, kvcsa_error *err);
 
 #endif

@@ -57,7 +57,8 @@ kvcsa_status kvi_cpu_window_write(kvi_device *dev, const kvi_window_write_params
 
 typedef struct pool_job {
     const kvi_pool_pairs_params *p;
-    void (*pool_pair)(const float *k, const float *gate, uint32_t width, float *out);
+    void (*pool_pair)(const float *const k[2], const float *const gate[2], uint32_t width,
+                      float *out);
 } pool_job;
 
 static void run_pool_pairs(void *arg, size_t begin, size_t end)
@@ -67,9 +68,18 @@ static void run_pool_pairs(void *arg, size_t begin, size_t end)
     const size_t                 width = p->width;
 
     for (size_t j = begin; j < end; j++) {
-        float *out = p->out + j * width;
+        const size_t row = 2 * j - (p->head && j); /* of the pair's first, but for the head's */
+        const float *k[2] = {p->k + row * width, p->k + (row + 1) * width};
+        const float *gate[2] = {p->gate + row * width, p->gate + (row + 1) * width};
+        float       *out = p->out + j * width;
 
-        job->pool_pair(p->k + 2 * j * width, p->gate + 2 * j * width, p->width, out);
+        if (p->head && j == 0) {
+            k[0] = p->head;
+            gate[0] = p->head + width;
+            k[1] = p->k;
+            gate[1] = p->gate;
+        }
+        job->pool_pair(k, gate, p->width, out);
         if (p->flags & KVI_OP_ROUND_BF16)
             for (size_t c = 0; c < width; c++)
                 out[c] = kvi_round_bf16(out[c]);
@@ -146,6 +156,11 @@ static void run_index_query(void *arg, size_t begin, size_t end)
     job->k->encode_query(p->x + begin * n_groups * KVI_INDEX_GROUP, (end - begin) * n_groups,
                          p->codes + begin * n_groups * KVI_INDEX_GROUP,
                          p->scales + begin * n_groups);
+    for (size_t i = begin * p->n_heads; p->weights && i < end * p->n_heads; i++) {
+        p->weights[i] *= p->weight_scale;
+        if (p->flags & KVI_OP_ROUND_BF16)
+            p->weights[i] = kvi_round_bf16(p->weights[i]);
+    }
 }
 
 kvcsa_status kvi_cpu_index_query(kvi_device *dev, const kvi_index_query_params *p, kvcsa_error *err)

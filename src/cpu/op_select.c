@@ -383,11 +383,18 @@ static kvcsa_status run_select(kvi_device *dev, select_job *job, size_t n_scores
 
 /* ---------------------------------------------------------------- top-k */
 
+static size_t count_scores(const uint64_t *n_scores, const uint32_t *n_blocks,
+                           uint32_t block_entries, size_t row)
+{
+    return n_blocks ? (size_t)n_blocks[row] * block_entries : (size_t)n_scores[row];
+}
+
 static size_t find_scores(const void *params, size_t row, source *src)
 {
     const kvi_topk_params *p = params;
 
-    *src = (source){p->scores + row * p->scores_stride, (size_t)p->n_scores[row], 1};
+    *src = (source){p->scores + row * p->scores_stride,
+                    count_scores(p->n_scores, p->n_blocks, p->block_entries, row), 1};
     return p->k;
 }
 
@@ -412,6 +419,17 @@ static void write_ids(const void *params, size_t row, const kvi_select_list *lis
         ids[i] = -1;
 }
 
+/* Where all scores are equal. */
+static void select_first(const kvi_topk_params *p, size_t row)
+{
+    const size_t stride = p->ids_stride ? p->ids_stride : p->k;
+    const size_t n = kvi_min_size(p->k, (size_t)p->n_scores[row]);
+    int32_t     *ids = p->ids + row * stride;
+
+    for (size_t i = 0; i < stride; i++)
+        ids[i] = i < n ? (int32_t)i : -1;
+}
+
 kvcsa_status kvi_cpu_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err)
 {
     select_job job = {.kernels = &dev->select,
@@ -425,8 +443,14 @@ kvcsa_status kvi_cpu_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error
     KVI_ASSERT(p->ids_stride == 0 || p->ids_stride >= p->k);
     if (p->n_rows == 0)
         return KVCSA_OK;
+    if (!p->scores) {
+        for (size_t row = 0; row < p->n_rows; row++)
+            select_first(p, row);
+        return KVCSA_OK;
+    }
     for (size_t row = 0; row < p->n_rows; row++)
-        n_most = kvi_max_size(n_most, (size_t)p->n_scores[row]);
+        n_most = kvi_max_size(n_most,
+                              count_scores(p->n_scores, p->n_blocks, p->block_entries, row));
     KVI_ASSERT(n_most <= INT32_MAX);
     return run_select(dev, &job, n_most, n_most, p->k, "top-k", err);
 }
@@ -460,6 +484,21 @@ static void write_blocks(const void *params, size_t row, const kvi_select_list *
         out[n] = -1;
 }
 
+/* Where all scores are equal: the first ones and the newest. */
+static void keep_first(const kvi_candidates_params *p, size_t row)
+{
+    const size_t n_blocks = kvi_div_up((size_t)p->n_visible[row], p->block_entries);
+    const size_t stride = p->blocks_stride ? p->blocks_stride : p->n_keep;
+    const size_t n = kvi_min_size(n_blocks, p->n_keep);
+    int32_t     *out = p->blocks + row * stride;
+
+    for (size_t i = 0; i < stride; i++)
+        out[i] = i < n ? (int32_t)i : -1;
+    if (n)
+        out[n - 1] = (int32_t)(n_blocks - 1);
+    p->n_blocks[row] = (uint32_t)n;
+}
+
 kvcsa_status kvi_cpu_candidates(kvi_device *dev, const kvi_candidates_params *p, kvcsa_error *err)
 {
     select_job job = {.kernels = &dev->select,
@@ -473,6 +512,11 @@ kvcsa_status kvi_cpu_candidates(kvi_device *dev, const kvi_candidates_params *p,
     KVI_ASSERT(p->blocks_stride == 0 || p->blocks_stride >= p->n_keep);
     if (p->n_rows == 0)
         return KVCSA_OK;
+    if (!p->scores) {
+        for (size_t row = 0; row < p->n_rows; row++)
+            keep_first(p, row);
+        return KVCSA_OK;
+    }
     for (size_t row = 0; row < p->n_rows; row++)
         n_most = kvi_max_size(n_most, (size_t)p->n_visible[row]);
     KVI_ASSERT(kvi_div_up(n_most, p->block_entries) <= INT32_MAX);
@@ -490,8 +534,9 @@ static void run_hide(void *arg, size_t begin, size_t end)
     for (size_t row = begin; row < end; row++) {
         float         *scores = p->scores + row * p->scores_stride;
         const int32_t *blocks = p->blocks != NULL ? p->blocks + row * p->blocks_stride : NULL;
-        const size_t   n_scores = (size_t)p->n_scores[row];
-        size_t         n = 0;
+        const size_t   n_scores =
+            count_scores(p->n_scores, p->n_blocks, p->block_entries, row);
+        size_t n = 0;
 
         for (size_t i = 0; i < n_scores; i += n) {
             size_t entry = i;
@@ -521,7 +566,8 @@ kvcsa_status kvi_cpu_hide(kvi_device *dev, const kvi_hide_params *p, kvcsa_error
     (void)err;
     KVI_ASSERT(p->span_entries != 0 && (p->blocks == NULL || p->block_entries != 0));
     for (size_t row = 0; row < p->n_rows; row++)
-        n_most = kvi_max_size(n_most, (size_t)p->n_scores[row]);
+        n_most = kvi_max_size(n_most,
+                              count_scores(p->n_scores, p->n_blocks, p->block_entries, row));
     if (p->n_rows != 0)
         kvi_run(dev->threads, run_hide, &own, p->n_rows,
                 kvi_max_size(1, HIDE_SCORES / kvi_max_size(n_most, 1)));

@@ -82,10 +82,11 @@ static float pool_channel(float k0, float k1, float g0, float g1)
     return k0 * (e0 / sum) + k1 * (e1 / sum);
 }
 
-void kvi_ref_pool_pair(const float *k, const float *gate, uint32_t width, float *out)
+void kvi_ref_pool_pair(const float *const k[2], const float *const gate[2], uint32_t width,
+                       float *out)
 {
     for (size_t c = 0; c < width; c++)
-        out[c] = pool_channel(k[c], k[width + c], gate[c], gate[width + c]);
+        out[c] = pool_channel(k[0][c], k[1][c], gate[0][c], gate[1][c]);
 }
 
 void kvi_cache_ref(kvi_cache_kernels *k)

@@ -1,18 +1,5 @@
 #include "index/candidates.h"
 
-#include "base/checked.h"
-#include "base/status.h"
-
-uint32_t kvi_candidates_all(const kvi_plan_row *row, uint64_t n_visible, int32_t *blocks)
-{
-    const uint32_t n = (uint32_t)kvi_div_up(n_visible, row->candidate_block_entries);
-
-    KVI_ASSERT(n <= row->candidate_blocks);
-    for (uint32_t b = 0; b < n; b++)
-        blocks[b] = (int32_t)b;
-    return n;
-}
-
 kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *row, uint32_t n_keep,
                                     const float *scores, size_t stride, const uint64_t *n_visible,
                                     int32_t *blocks, uint32_t *n_blocks, size_t n_rows,

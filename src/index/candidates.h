@@ -5,11 +5,8 @@
 
 #include "backend/exec.h"
 
-/* All blocks of a row that sees n_visible entries (they must fit); returns their number. */
-uint32_t kvi_candidates_all(const kvi_plan_row *row, uint64_t n_visible, int32_t *blocks);
-
-/* From the source's scores [n_rows, stride], at most n_keep a row. blocks [n_rows,
- * candidate_blocks]. */
+/* From the source's scores [n_rows, stride] (NULL = those of all visible entries are equal), at
+ * most n_keep a row. blocks [n_rows, candidate_blocks]. */
 kvcsa_status kvi_candidates_publish(const kvi_exec *exec, const kvi_plan_row *row, uint32_t n_keep,
                                     const float *scores, size_t stride, const uint64_t *n_visible,
                                     int32_t *blocks, uint32_t *n_blocks, size_t n_rows,

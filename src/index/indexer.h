@@ -22,8 +22,10 @@ typedef struct kvi_select_params {
     float              *queries;     /* [n_rows, heads, width], rotated; used up */
     int8_t             *codes;       /* scratch [n_rows, heads, width] */
     float              *scales;      /* scratch [n_rows, heads, width / 32] */
-    const float        *weights;     /* [n_rows, heads] */
-    const uint64_t     *n_visible;   /* [n_rows], ascending */
+    float              *weights;     /* [n_rows, heads]; scaled here */
+    const uint64_t     *visible;     /* [n_rows], ascending: entries that a row sees, for the
+                                      * host */
+    const uint64_t     *n_visible;   /* ... and for operators */
     float              *scores;      /* scratch of kvi_select_scratch() floats */
     size_t              n_scores;
     int32_t            *blocks;      /* [n_rows, candidate_blocks]: written by a source, read by
@@ -32,13 +34,19 @@ typedef struct kvi_select_params {
     int32_t            *ids;         /* [n_rows, select_entries]: ascending, -1 padded */
     size_t              n_rows;
     const kvi_select_limits *limits; /* NULL = what the plan says */
-    kvcsa_work         *work;        /* n_selections, n_keys_scored, n_candidate_blocks,
-                                      * n_blocks_touched and bytes are added; may be NULL */
+    const uint8_t      *hidden;      /* of the limits, where operators find it */
+    kvcsa_work         *work;        /* n_selections, n_keys_scored, n_blocks_touched and bytes are
+                                      * added as far as the host knows them; NULL = not counted */
+    uint64_t           *tally;       /* [3] the rest, see kvi_select_add_tally */
 } kvi_select_params;
 
 /* Rows that see no more than select_entries, none of them hidden, select all of them without being
  * scored. */
 kvcsa_status kvi_select(const kvi_select_params *p, kvcsa_error *err);
+
+/* Once the host has the tally of all selections of a layer: adds it. owner: of the keys. */
+void kvi_select_add_tally(const kvi_plan_row *row, const kvi_kv_owner *owner,
+                          const uint64_t tally[3], kvcsa_work *work);
 
 /* Floats of scratch for n_rows rows that see at most n_entries; bounded by a tile whatever the
  * two are, but for one row. */

@@ -32,6 +32,8 @@ typedef struct kvi_layer_weights {
     /* Engram layers */
     int32_t      engram_index;           /* -1 = none */
     kvi_matrix   engram_table;           /* FP8_ROW [rows, engram_head_dim] */
+    uint32_t     engram_on_host;         /* of weights in a device's memory: 1 = the table has stayed
+                                          * in the host's, its rows go over one by one */
     kvi_matrix   engram_wkv;
     const float *engram_qk;              /* [copies, hidden] q_weight * k_weight */
 } kvi_layer_weights;

@@ -2,12 +2,10 @@
  * layer does is read from its plan row. Source: docs/formats.md "Network"; DeepSeek-V4.1 report 2.2
  * - 2.4. */
 #include <math.h>
-#include <string.h>
 
 #include "attn/attend.h"
 #include "base/checked.h"
 #include "base/status.h"
-#include "format/dtype.h"
 #include "index/indexer.h"
 #include "net/net_int.h"
 
@@ -31,12 +29,13 @@ static layer_view view_layer(kvi_net *net, const kvi_exec *exec, const kvi_net_s
                             .slices = slices,
                             .exec = *exec,
                             .row = &model->plan.rows[layer],
-                            .w = &model->weights.layers[layer],
+                            .w = &net->weights->layers[layer],
                             .layer = layer};
 
     v.exec.layer = layer;
-    v.rotary =
-        (kvi_rotary){.freqs = net->freqs[v.row->ratio > 0], .n_rotated = model->config.rope_dim};
+    v.rotary = (kvi_rotary){.freqs = net->freqs +
+                                     (v.row->ratio > 0) * (size_t)(model->config.rope_dim / 2),
+                            .n_rotated = model->config.rope_dim};
     if (v.row->ratio)
         v.owner = kvi_kv_layout_owner(&model->layout, (uint32_t)v.row->kv_owner);
     return v;
@@ -56,9 +55,8 @@ static kvcsa_status make_window_rows(const layer_view *v, kvcsa_error *err)
     kvi_net_buffers              *b = &v->net->b;
     const kvi_exec               *e = &v->exec;
     const size_t                  n = v->net->n_rows;
-    const size_t                  row_bytes = v->row->window_bytes;
     const kvi_window_write_params write = {.x = b->row,
-                                           .rows = b->chunk,
+                                           .rows = v->net->host.chunks[v->layer],
                                            .x_stride = c->head_dim,
                                            .n_rows = n,
                                            .width = c->head_dim,
@@ -68,20 +66,17 @@ static kvcsa_status make_window_rows(const layer_view *v, kvcsa_error *err)
     if ((st = kvi_exec_linear(e, &v->w->wkv, b->x, b->row, n, e->flags, err)) != KVCSA_OK ||
         (st = kvi_exec_norm(e, v->w->kv_norm, b->row, n, c->head_dim, c->norm_eps, err)) !=
             KVCSA_OK ||
-        (st = kvi_exec_rope(e, &v->rotary, b->row, b->pos, n, 1, c->head_dim, 0, err)) !=
+        (st = kvi_exec_rope(e, &v->rotary, b->row, b->meta.pos, n, 1, c->head_dim, 0, err)) !=
             KVCSA_OK ||
         (st = e->ops->window_write(e->dev, &write, err)) != KVCSA_OK)
         return st;
     kvi_exec_tap(e, KVI_TAP_WINDOW, b->row, n, c->head_dim);
     kvi_net_count_window(v->net, v->slices, v->layer);
     for (size_t i = 0; i < v->net->n_parts; i++) {
-        kvi_net_part *part = &b->parts[i];
-        const size_t  n_kept = kvi_window_kept(v->slices[i].geom, part->n_rows);
+        kvi_net_part *part = &v->net->host.parts[i];
 
-        part->chunk = part->begin;
+        part->chunk[v->layer] = (uint32_t)part->begin;
         part->n_window[v->layer] = (uint32_t)part->n_rows;
-        memcpy(part->window + part->kept_at.page,
-               b->chunk + (part->begin + part->n_rows - n_kept) * row_bytes, n_kept * row_bytes);
     }
     return KVCSA_OK;
 }
@@ -99,19 +94,19 @@ static kvcsa_status make_queries(const layer_view *v, kvcsa_error *err)
             KVCSA_OK ||
         (st = kvi_exec_linear(e, &v->w->wq_b, b->qr, b->q, n, e->flags, err)) != KVCSA_OK)
         return st;
-    return kvi_exec_rope(e, &v->rotary, b->q, b->pos, n, c->n_heads, c->head_dim, 0, err);
+    return kvi_exec_rope(e, &v->rotary, b->q, b->meta.pos, n, c->n_heads, c->head_dim, 0, err);
 }
 
 /* The rows of slice i for the compressor. */
 static kvi_compress_slice compress_slice(const layer_view *v, size_t i)
 {
     const kvi_net_slice *slice = &v->slices[i];
-    const kvi_net_part  *part = &v->net->b.parts[i];
+    const kvi_net_part  *part = &v->net->host.parts[i];
     kvi_compress_slice   c = {.to = entries_of(v, i),
                               .pos = slice->pos + slice->n_rows - part->n_rows,
                               .n_rows = part->n_rows,
-                              .kept = (float *)(void *)(part->raw + part->kept_at.pending),
-                              .max_kept = part->kept.pending_slots,
+                              .kept = (float *)(void *)(part->raw + part->raw_at),
+                              .max_kept = part->raw_slots,
                               .replay = slice->replay};
 
     /* entries are made of all tokens: only a replay leaves rows out below the last owner */
@@ -127,7 +122,9 @@ static kvi_compress_slice compress_slice(const layer_view *v, size_t i)
 static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
 {
     kvi_net_buffers          *b = &v->net->b;
+    kvi_net_host             *h = &v->net->host;
     const kvi_compress_params p = {.exec = v->exec,
+                                   .copies = &v->net->copies,
                                    .row = v->row,
                                    .wkv = &v->w->comp_wkv,
                                    .wgate = &v->w->comp_wgate,
@@ -141,17 +138,18 @@ static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
                                    .gate = b->gate,
                                    .latent = b->latent,
                                    .key = b->key,
-                                   .entry_pos = b->entry_pos,
-                                   .slices = b->compress,
+                                   .entry_pos =
+                                       kvi_net_of_ratio(v->net, b->meta.entry_pos, v->row->ratio),
+                                   .slices = h->compress,
                                    .n_slices = v->net->n_parts,
                                    .eps = v->net->model->config.norm_eps};
     kvcsa_status              st;
 
     for (size_t i = 0; i < p.n_slices; i++)
-        b->compress[i] = compress_slice(v, i);
+        h->compress[i] = compress_slice(v, i);
     st = kvi_compress(&p, err);
     for (size_t i = 0; i < p.n_slices; i++)
-        b->parts[i].n_raw[v->layer] = b->compress[i].n_kept;
+        h->parts[i].n_raw[v->layer] = h->compress[i].n_kept;
     if (st == KVCSA_OK)
         kvi_net_count_entries(v->net, v->slices, v->layer);
     return st;
@@ -160,25 +158,32 @@ static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
 static kvcsa_status select_slice(const layer_view *v, size_t i, kvcsa_error *err)
 {
     const kvi_plan_row     *row = v->row;
-    kvi_net_buffers        *b = &v->net->b;
-    const kvi_net_part     *part = &b->parts[i];
+    const kvi_net          *net = v->net;
+    const kvi_net_buffers  *b = &net->b;
+    const kvi_net_part     *part = &net->host.parts[i];
+    const kvi_net_meta     *meta[2] = {&net->host.meta, &b->meta};
+    const uint32_t          ratio = row->ratio;
     const size_t            heads = row->index_heads;
-    const kvi_select_params p = {.exec = v->exec,
-                                 .row = row,
-                                 .keys = entries_of(v, i),
-                                 .queries = b->iq + part->begin * heads * row->index_width,
-                                 .codes = b->codes,
-                                 .scales = b->iscale,
-                                 .weights = b->iweight + part->begin * heads,
-                                 .n_visible = b->n_visible + part->begin,
-                                 .scores = b->scores,
-                                 .n_scores = b->n_scores,
-                                 .blocks = b->blocks + part->begin * row->candidate_blocks,
-                                 .n_blocks = b->n_blocks + part->begin,
-                                 .ids = b->ids + part->begin * row->select_entries,
-                                 .n_rows = part->n_rows,
-                                 .limits = v->slices[i].limits,
-                                 .work = v->slices[i].work ? &v->slices[i].work[v->layer] : NULL};
+    const kvi_select_params p = {
+        .exec = v->exec,
+        .row = row,
+        .keys = entries_of(v, i),
+        .queries = b->iq + part->begin * heads * row->index_width,
+        .codes = b->codes,
+        .scales = b->iscale,
+        .weights = b->iweight + part->begin * heads,
+        .visible = kvi_net_of_ratio(net, meta[0]->n_visible, ratio) + part->begin,
+        .n_visible = kvi_net_of_ratio(net, meta[1]->n_visible, ratio) + part->begin,
+        .scores = b->scores,
+        .n_scores = net->n_scores,
+        .blocks = b->blocks + part->begin * row->candidate_blocks,
+        .n_blocks = b->n_blocks + part->begin,
+        .ids = b->ids + part->begin * row->select_entries,
+        .n_rows = part->n_rows,
+        .limits = v->slices[i].limits,
+        .hidden = part->hidden,
+        .work = kvi_net_work(v->slices, i, v->layer),
+        .tally = kvi_net_tally(net, b->tally, i, v->layer) + KVI_TALLY_BLOCKS};
 
     return part->n_rows ? kvi_select(&p, err) : KVCSA_OK;
 }
@@ -191,27 +196,19 @@ static kvcsa_status select_entries(const layer_view *v, kvcsa_error *err)
     kvi_net_buffers  *b = &v->net->b;
     const kvi_exec   *e = &v->exec;
     const size_t      n = v->net->n_rows;
-    const float  scale = (float)(1.0 / sqrt((double)c->index_dim) / sqrt((double)c->index_heads));
-    kvcsa_status st;
+    kvcsa_status      st;
 
     if ((st = kvi_exec_linear(e, &v->w->index_wq_b, b->qr, b->iq, n, e->flags, err)) != KVCSA_OK ||
-        (st = kvi_exec_rope(e, &v->rotary, b->iq, b->pos, n, c->index_heads, c->index_dim, 0,
+        (st = kvi_exec_rope(e, &v->rotary, b->iq, b->meta.pos, n, c->index_heads, c->index_dim, 0,
                             err)) != KVCSA_OK ||
         (st = kvi_exec_linear(e, &v->w->index_weights, b->x, b->iweight, n, e->flags, err)) !=
             KVCSA_OK)
         return st;
-    for (size_t i = 0; i < n * c->index_heads; i++) {
-        b->iweight[i] *= scale;
-        if (e->flags & KVI_OP_ROUND_BF16)
-            b->iweight[i] = kvi_round_bf16(b->iweight[i]);
-    }
-    for (size_t i = 0; i < n; i++)
-        b->n_visible[i] = (b->pos[i] + 1) / v->row->ratio;
     for (size_t i = 0; i < v->net->n_parts && st == KVCSA_OK; i++)
         st = select_slice(v, i, err);
-    b->n_ids = v->row->select_entries;
+    v->net->n_ids = v->row->select_entries;
     if (v->row->candidates == KVCSA_CANDIDATES_SOURCE)
-        b->n_block_ids = v->row->candidate_blocks;
+        v->net->n_block_ids = v->row->candidate_blocks;
     return st;
 }
 
@@ -250,20 +247,21 @@ static kvcsa_status attend_slice(const layer_view *v, size_t i, kvcsa_error *err
     const kvi_config     *c = &v->net->model->config;
     const kvi_net_slice  *slice = &v->slices[i];
     kvi_net_buffers      *b = &v->net->b;
-    const kvi_net_part   *part = &b->parts[i];
+    const kvi_net_part   *part = &v->net->host.parts[i];
     const size_t          heads = part->begin * c->n_heads * c->head_dim;
     const kvi_attend_view view = {
         .exec = v->exec,
         .row = v->row,
         .q = b->q + heads,
         .out = b->o + heads,
-        .pos = b->pos + part->begin,
+        .pos = b->meta.pos + part->begin,
         .geom = slice->geom,
         .pages = slice->window_pages,
         .page_off = part->at.page,
-        .chunk = b->chunk + part->chunk * v->row->window_bytes,
+        .chunk =
+            v->net->host.chunks[v->layer] + (size_t)part->chunk[v->layer] * v->row->window_bytes,
         .sink = v->w->attn_sink,
-        .ids = b->ids + part->begin * b->n_ids,
+        .ids = b->ids + part->begin * v->net->n_ids,
         .mass = slice->mass ? b->mass : NULL,
         .entries = entries_of(v, i),
         .chunk_pos = slice->pos + slice->n_rows - part->n_window[v->layer],
@@ -275,12 +273,11 @@ static kvcsa_status attend_slice(const layer_view *v, size_t i, kvcsa_error *err
 
     if (!part->n_rows)
         return KVCSA_OK;
-    if ((st = kvi_attend(&view, err)) != KVCSA_OK)
+    if ((st = kvi_attend(&view, err)) != KVCSA_OK ||
+        (st = kvi_net_count_attention(v->net, &v->exec, v->slices, i, v->layer, err)) != KVCSA_OK)
         return st;
-    kvi_net_count_attention(v->net, v->slices, i, v->layer);
-    if (slice->mass && v->row->ratio)
-        kvi_net_add_mass(v->net, v->slices, i, v->layer);
-    return KVCSA_OK;
+    return slice->mass && v->row->ratio ? kvi_net_add_mass(v->net, v->slices, i, v->layer, err)
+                                        : KVCSA_OK;
 }
 
 static kvcsa_status attend(const layer_view *v, kvcsa_error *err)
@@ -294,7 +291,7 @@ static kvcsa_status attend(const layer_view *v, kvcsa_error *err)
     /* keys are values too, so the result still carries the keys' rotation: undo it at the query's
      * position */
     if (st == KVCSA_OK)
-        st = kvi_exec_rope(&v->exec, &v->rotary, b->o, b->pos, v->net->n_rows, c->n_heads,
+        st = kvi_exec_rope(&v->exec, &v->rotary, b->o, b->meta.pos, v->net->n_rows, c->n_heads,
                            c->head_dim, 1, err);
     return st;
 }
@@ -307,12 +304,11 @@ kvcsa_status kvi_attention(kvi_net *net, const kvi_exec *exec, const kvi_net_sli
 
     if (st == KVCSA_OK && kvi_plan_owns(&net->model->plan, layer))
         st = compress(&v, err);
-    if (st != KVCSA_OK)
-        return st;
     /* window rows are wanted from first_rows[layer] on, queries only from the next one on */
-    kvi_net_drop_rows(net, slices, layer + 1);
-    if (net->n_rows == 0)
-        return KVCSA_OK;
+    if (st == KVCSA_OK)
+        st = kvi_net_drop_rows(net, slices, layer + 1, err);
+    if (st != KVCSA_OK || net->n_rows == 0)
+        return st;
     st = make_queries(&v, err);
     if (st == KVCSA_OK &&
         (v.row->select == KVCSA_SELECT_OWN || v.row->select == KVCSA_SELECT_REINDEX))

@@ -1,38 +1,45 @@
 /* Engram: n-gram rows of a large table, gated into the residual streams. Source: docs/formats.md
  * "Engram". */
+#include <string.h>
+
 #include "net/net_int.h"
 
-/* Table rows of every token: they depend on token ids alone. */
-static void hash_rows(const kvi_net *net, const kvi_net_slice *slice, const kvi_net_part *part,
-                      uint32_t engram_index)
+/* Rows of a table that has stayed with the host: gathered there, and brought over as a small table
+ * of their own, whose rows are wanted in turn. */
+static kvcsa_status bring_rows(kvi_net *net, const kvi_matrix *table, const uint64_t *rows,
+                               kvi_matrix *out, kvcsa_error *err)
 {
-    const kvcsa_model *model = net->model;
-    const uint32_t     ngram = model->engram.ngram;
-    uint32_t           history[KVI_MAX_NGRAM];
+    const size_t n = net->n_rows * net->model->engram.n_columns;
+    const size_t width = table->cols;
+    const size_t n_scales = width / 32;
+    uint8_t     *values = net->host.etable;
+    uint8_t     *scales = values + n * width;
 
-    for (size_t i = part->begin; i < part->begin + part->n_rows; i++) {
-        const uint64_t pos = net->b.pos[i];
-        const int32_t *newest = slice->tokens + (pos - slice->pos);
-        uint32_t       n = 0;
-
-        for (; n < ngram && n <= pos; n++)
-            history[n] = model->token_map[newest[-(ptrdiff_t)n]];
-        kvi_engram_rows(&model->engram, engram_index, history, n,
-                        net->b.erows + i * model->engram.n_columns);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(values + i * width, table->data + rows[i] * width, width);
+        memcpy(scales + i * n_scales, table->scale + rows[i] * n_scales, n_scales);
     }
+    *out = *table;
+    out->data = net->b.etable;
+    out->scale = net->b.etable + n * width;
+    out->rows = (uint32_t)n;
+    return kvi_post_put(&net->post, &net->memory, net->b.etable, values, n * (width + n_scales),
+                        err);
 }
 
-kvcsa_status kvi_engram(kvi_net *net, const kvi_exec *e, const kvi_net_slice *slices,
-                        uint32_t layer, kvcsa_error *err)
+kvcsa_status kvi_engram(kvi_net *net, const kvi_exec *e, uint32_t layer, kvcsa_error *err)
 {
     const kvi_config            *c = &net->model->config;
-    const kvi_layer_weights     *w = &net->model->weights.layers[layer];
+    const kvi_layer_weights     *w = &net->weights->layers[layer];
+    const size_t                 n_columns = net->model->engram.n_columns;
+    const size_t                 at = (size_t)w->engram_index * net->n_all * n_columns;
     kvi_net_buffers             *b = &net->b;
-    const kvi_embed_params       embed = {.table = &w->engram_table,
-                                          .ids = b->erows,
+    kvi_matrix                   few;
+    kvi_embed_params             embed = {.table = &w->engram_table,
+                                          .ids = b->meta.erows + at,
                                           .y = b->embed,
                                           .y_stride = c->engram_head_dim,
-                                          .n_rows = net->n_rows * net->model->engram.n_columns,
+                                          .n_rows = net->n_rows * n_columns,
                                           .flags = e->flags};
     const kvi_engram_gate_params gate = {.h = b->h,
                                          .kv = b->ekv,
@@ -42,11 +49,14 @@ kvcsa_status kvi_engram(kvi_net *net, const kvi_exec *e, const kvi_net_slice *sl
                                          .width = c->hidden_size,
                                          .eps = c->norm_eps,
                                          .flags = e->flags};
-    kvcsa_status                 st;
+    kvcsa_status                 st = KVCSA_OK;
 
-    for (size_t i = 0; i < net->n_parts; i++)
-        hash_rows(net, &slices[i], &b->parts[i], (uint32_t)w->engram_index);
-    if ((st = e->ops->embed(e->dev, &embed, err)) != KVCSA_OK ||
+    if (w->engram_on_host) {
+        st = bring_rows(net, &w->engram_table, net->host.meta.erows + at, &few, err);
+        embed.table = &few;
+        embed.ids = b->meta.in_turn;
+    }
+    if (st != KVCSA_OK || (st = e->ops->embed(e->dev, &embed, err)) != KVCSA_OK ||
         (st = kvi_exec_linear(e, &w->engram_wkv, b->embed, b->ekv, net->n_rows, e->flags, err)) !=
             KVCSA_OK)
         return st;

@@ -12,23 +12,69 @@
 #include "net/net_int.h"
 #include "net/rope.h"
 
-kvcsa_status kvi_net_create(const kvcsa_model *model, const kvcsa_allocator *a, kvi_net **out,
-                            kvcsa_error *err)
+/* The different ratios of the plan: what rows see and complete is listed for each. */
+static void find_ratios(kvi_net *net)
 {
-    const size_t half = model->config.rope_dim / 2;
-    kvi_net     *net = kvi_zalloc(a, sizeof *net);
+    const kvi_plan *plan = &net->model->plan;
+
+    for (uint32_t l = 0; l < plan->n_layers; l++) {
+        const uint32_t ratio = plan->rows[l].ratio;
+        uint32_t       k = 0;
+
+        while (k < net->n_ratios && net->ratios[k] != ratio)
+            k++;
+        if (ratio && k == net->n_ratios)
+            net->ratios[net->n_ratios++] = ratio;
+    }
+}
+
+/* Both rotation tables, in the memory of operators. */
+static kvcsa_status make_freqs(kvi_net *net, kvcsa_error *err)
+{
+    const size_t half = net->model->config.rope_dim / 2;
+    const size_t bytes = 2 * half * sizeof(float);
+    void        *there = NULL;
+    float       *freqs = kvi_alloc(&net->allocator, bytes);
+    kvcsa_status st = KVCSA_ERR_NOMEM;
+
+    if (freqs)
+        st = kvi_memory_alloc(&net->memory, bytes, &there, err);
+    if (st == KVCSA_ERR_NOMEM)
+        kvi_fail(err, st, "rotation tables of %zu floats", 2 * half);
+    if (st == KVCSA_OK) {
+        net->freqs = there;
+        for (int i = 0; i < 2; i++)
+            kvi_rope_freqs(&net->model->config, i, freqs + (size_t)i * half);
+        st = kvi_memory_put(&net->memory, there, freqs, bytes, err);
+    }
+    kvi_free(&net->allocator, freqs, bytes);
+    return st;
+}
+
+kvcsa_status kvi_net_create(const kvcsa_model *model, const kvi_weights *weights,
+                            const kvi_memory *memory, kvi_net **out, kvcsa_error *err)
+{
+    const kvcsa_allocator *a = memory->allocator;
+    kvi_net               *net = kvi_zalloc(a, sizeof *net);
+    kvcsa_status           st;
 
     *out = NULL;
     if (!net)
         return kvi_fail(err, KVCSA_ERR_NOMEM, "network state of %zu bytes", sizeof *net);
     net->model = model;
+    net->weights = weights;
     net->allocator = *a;
-    for (int i = 0; i < 2; i++) {
-        if (!(net->freqs[i] = kvi_alloc(a, half * sizeof(float)))) {
-            kvi_net_destroy(net);
-            return kvi_fail(err, KVCSA_ERR_NOMEM, "rotation table of %zu floats", half);
-        }
-        kvi_rope_freqs(&model->config, i, net->freqs[i]);
+    net->memory = *memory;
+    net->memory.allocator = &net->allocator;
+    net->copies.post = &net->post;
+    if (!(net->ratios = kvi_alloc(a, model->plan.n_layers * sizeof *net->ratios))) {
+        kvi_net_destroy(net);
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "ratios of %u layers", model->plan.n_layers);
+    }
+    find_ratios(net);
+    if ((st = make_freqs(net, err)) != KVCSA_OK) {
+        kvi_net_destroy(net);
+        return st;
     }
     *out = net;
     return KVCSA_OK;
@@ -41,21 +87,35 @@ void kvi_net_destroy(kvi_net *net)
 
     const kvcsa_allocator a = net->allocator;
 
-    for (int i = 0; i < 2; i++)
-        kvi_free(&a, net->freqs[i], net->model->config.rope_dim / 2 * sizeof(float));
-    kvi_buf_free(&a, &net->memory, 1);
+    kvi_copies_fini(&net->copies, &net->memory);
+    kvi_post_fini(&net->post, &net->memory);
+    kvi_memory_free_pinned(&net->memory, net->pinned, net->pinned_bytes);
+    kvi_memory_free(&net->memory, net->freqs, net->model->config.rope_dim / 2 * 2 * sizeof(float));
+    kvi_memory_free(&net->memory, net->there, net->there_bytes);
+    kvi_free(&a, net->ratios, net->model->plan.n_layers * sizeof *net->ratios);
+    kvi_buf_free(&a, &net->here, 1);
     kvi_free(&a, net, sizeof *net);
 }
 
 void kvi_net_wipe(kvi_net *net)
 {
-    if (net && net->memory.data)
-        memset(net->memory.data, 0, net->memory.cap);
+    if (!net)
+        return;
+    if (net->here.data)
+        memset(net->here.data, 0, net->here.cap);
+    if (net->pinned)
+        memset(net->pinned, 0, net->pinned_bytes);
+    kvi_post_wipe(&net->post, &net->memory);
+    if (net->there) /* a device in trouble shows its memory to nobody */
+        (void)kvi_memory_fill(&net->memory, net->there, 0, net->there_bytes, NULL);
 }
 
 uint64_t kvi_net_workspace_bytes(const kvi_net *net)
 {
-    return net ? net->memory.cap : 0;
+    if (!net)
+        return 0;
+    return net->here.cap + net->there_bytes + net->pinned_bytes + net->post.cap +
+           (net->copies.jobs.cap + net->copies.there_cap) * sizeof(kvi_copy_job);
 }
 
 uint32_t kvi_net_lookback(const kvcsa_model *model)
@@ -66,96 +126,25 @@ uint32_t kvi_net_lookback(const kvcsa_model *model)
 const float *kvi_net_logits(const kvi_net *net, const kvi_net_slice *slices, size_t i)
 {
     (void)slices; /* the caller has them at hand, the parts know it already */
-    return net->b.logits + net->b.parts[i].first_logit * net->model->config.vocab_size;
+    return net->host.logits + net->host.parts[i].first_logit * net->model->config.vocab_size;
 }
 
-/* Rows of one buffer that stay close up. */
-static void move_up(const kvi_net *net, void *rows, size_t row_bytes)
-{
-    uint8_t *to = rows;
-
-    for (size_t i = 0; i < net->n_parts; i++) {
-        const kvi_net_part *part = &net->b.parts[i];
-        const uint8_t      *from = (uint8_t *)rows + (part->begin + part->n_drop) * row_bytes;
-        const size_t        bytes = (part->n_rows - part->n_drop) * row_bytes;
-
-        if (to != from)
-            memmove(to, from, bytes);
-        to += bytes;
-    }
-}
-
-/* Rows of a slice that go: those below first_rows[layer]. */
-static size_t rows_to_drop(const kvi_net_slice *slice, const kvi_net_part *part, uint32_t layer)
-{
-    const uint64_t pos = slice->pos + slice->n_rows - part->n_rows;
-    const uint64_t first = slice->first_rows[layer];
-
-    if (slice->stopped)
-        return part->n_rows;
-    return first > pos ? kvi_min_size(first - pos, part->n_rows) : 0;
-}
-
-void kvi_net_drop_rows(kvi_net *net, const kvi_net_slice *slices, uint32_t layer)
-{
-    const kvi_config *c = &net->model->config;
-    kvi_net_buffers  *b = &net->b;
-    const size_t      m = c->hc_copies;
-    const size_t      f = sizeof(float);
-    size_t            n_drop = 0;
-
-    for (size_t i = 0; i < net->n_parts; i++)
-        n_drop += b->parts[i].n_drop = rows_to_drop(&slices[i], &b->parts[i], layer);
-    if (n_drop == 0)
-        return;
-    move_up(net, b->h, m * c->hidden_size * f);
-    move_up(net, b->x, c->hidden_size * f);
-    move_up(net, b->pre[0], m * f);
-    move_up(net, b->pre[1], m * f);
-    move_up(net, b->post, m * f);
-    move_up(net, b->comb, m * m * f);
-    move_up(net, b->pos, sizeof *b->pos);
-    move_up(net, b->ids, b->n_ids * sizeof *b->ids);
-    move_up(net, b->blocks, b->n_block_ids * sizeof *b->blocks);
-    move_up(net, b->n_blocks, sizeof *b->n_blocks);
-    net->n_rows = 0;
-    for (size_t i = 0; i < net->n_parts; i++) {
-        b->parts[i].begin = net->n_rows;
-        b->parts[i].n_rows -= b->parts[i].n_drop;
-        net->n_rows += b->parts[i].n_rows;
-    }
-}
-
-/* Every stream starts as the embedding; the first site takes stream 0. */
-static kvcsa_status embed(kvi_net *net, const kvi_exec *exec, const kvi_net_slice *slices,
-                          kvcsa_error *err)
+/* Every stream starts as the embedding. */
+static kvcsa_status embed(kvi_net *net, const kvi_exec *exec, kvcsa_error *err)
 {
     const kvi_config      *c = &net->model->config;
     kvi_net_buffers       *b = &net->b;
-    const size_t           streams = (size_t)c->hc_copies * c->hidden_size;
-    const kvi_embed_params e = {.table = &net->model->weights.embed,
-                                .ids = b->entry_pos,
+    const size_t           n = net->n_rows * c->hc_copies;
+    const kvi_embed_params e = {.table = &net->weights->embed,
+                                .ids = b->meta.ids,
                                 .y = b->h,
-                                .y_stride = streams,
-                                .n_rows = net->n_rows};
-    size_t                 at = 0;
-    kvcsa_status           st;
+                                .y_stride = c->hidden_size,
+                                .n_rows = n};
+    const kvcsa_status     st = exec->ops->embed(exec->dev, &e, err);
 
-    for (size_t i = 0; i < net->n_parts; i++)
-        for (uint32_t r = 0; r < slices[i].n_rows; r++, at++) {
-            b->pos[at] = slices[i].pos + r;
-            b->entry_pos[at] = (uint64_t)slices[i].tokens[r];
-        }
-    if ((st = exec->ops->embed(exec->dev, &e, err)) != KVCSA_OK)
-        return st;
-    memset(b->pre[0], 0, net->n_rows * c->hc_copies * sizeof(float));
-    for (size_t i = 0; i < net->n_rows; i++) {
-        b->pre[0][i * c->hc_copies] = 1.0f;
-        for (uint32_t k = 1; k < c->hc_copies; k++)
-            memcpy(b->h + i * streams + (size_t)k * c->hidden_size, b->h + i * streams,
-                   c->hidden_size * sizeof(float));
-    }
-    return KVCSA_OK;
+    return st == KVCSA_OK
+               ? kvi_memory_move(&net->memory, b->pre[0], b->meta.pre, n * sizeof(float), err)
+               : st;
 }
 
 /* Coefficients of a site from the streams in front of it: pre goes to the next site, post and comb
@@ -220,15 +209,15 @@ static kvcsa_status expand(kvi_net *net, const kvi_exec *exec, kvcsa_error *err)
 static kvcsa_status run_layer(kvi_net *net, const kvi_exec *exec, const kvi_net_slice *slices,
                               uint32_t layer, kvcsa_error *err)
 {
-    const kvi_layer_weights *w = &net->model->weights.layers[layer];
+    const kvi_layer_weights *w = &net->weights->layers[layer];
     kvi_net_buffers         *b = &net->b;
     kvcsa_status             st = KVCSA_OK;
 
-    kvi_net_drop_rows(net, slices, layer);
-    if (net->n_rows == 0)
-        return KVCSA_OK; /* nor do the layers above want any of these rows */
+    st = kvi_net_drop_rows(net, slices, layer, err);
+    if (st != KVCSA_OK || net->n_rows == 0)
+        return st; /* nor do the layers above want any of these rows */
     if (w->engram_index >= 0)
-        st = kvi_engram(net, exec, slices, layer, err);
+        st = kvi_engram(net, exec, layer, err);
     /* pre[0]: from the previous layer; pre[1]: from this layer's attention site, used by its
      * feed-forward site */
     if (st != KVCSA_OK || (st = mix(net, exec, &w->mix_attn, b->pre[1], err)) != KVCSA_OK ||
@@ -243,37 +232,70 @@ static kvcsa_status run_layer(kvi_net *net, const kvi_exec *exec, const kvi_net_
     return expand(net, exec, err);
 }
 
-/* Logits of the wanted rows of all slices; the streams of the others are not needed any more. */
-static kvcsa_status head(kvi_net *net, const kvi_exec *exec, const kvi_net_slice *slices,
-                         kvcsa_error *err)
+/* Rows of a slice that have a place among the logits. */
+static uint32_t n_logits_of(const kvi_net *net, const kvi_net_slice *slice)
 {
-    const kvi_config *c = &net->model->config;
-    kvi_net_buffers  *b = &net->b;
-    const size_t      streams = (size_t)c->hc_copies * c->hidden_size;
-    size_t            n = 0;
-    kvcsa_status      st;
+    return slice->stopped && !kvi_memory_is_apart(&net->memory) ? 0 : slice->n_logit_rows;
+}
+
+/* Streams and collapse weights of the wanted rows, one behind the other: where they are, or brought
+ * together. */
+static kvcsa_status gather_wanted(kvi_net *net, const kvi_net_slice *slices, const float **h,
+                                  const float **pre, kvcsa_error *err)
+{
+    const size_t     copies = net->model->config.hc_copies;
+    const size_t     streams = copies * net->model->config.hidden_size;
+    kvi_net_buffers *b = &net->b;
+    size_t           n = 0;
 
     for (size_t i = 0; i < net->n_parts; i++) {
-        kvi_net_part *part = &b->parts[i];
-        const size_t  n_gone = slices[i].n_rows - part->n_rows;
+        const kvi_net_part *part = &net->host.parts[i];
+        const size_t        n_gone = slices[i].n_rows - part->n_rows;
 
-        part->first_logit = n;
-        for (uint32_t r = 0; r < slices[i].n_logit_rows && !slices[i].stopped; r++, n++) {
-            /* ascending: moved before overwritten */
+        for (uint32_t r = 0; r < n_logits_of(net, &slices[i]); r++, n++) {
             const size_t from = part->begin + slices[i].logit_rows[r] - n_gone;
 
             KVI_ASSERT(slices[i].logit_rows[r] >= n_gone);
-            memmove(b->h + n * streams, b->h + from * streams, streams * sizeof(float));
-            memmove(b->pre[0] + n * c->hc_copies, b->pre[0] + from * c->hc_copies,
-                    c->hc_copies * sizeof(float));
+            if (n == 0) {
+                *h = b->h + from * streams;
+                *pre = b->pre[0] + from * copies;
+            }
+            if (!b->wanted_h) {
+                KVI_ASSERT(*h + n * streams == b->h + from * streams);
+                continue;
+            }
+            kvi_copies_add(&net->copies, &net->memory, b->wanted_h + n * streams,
+                           b->h + from * streams, streams * sizeof(float));
+            kvi_copies_add(&net->copies, &net->memory, b->wanted_pre + n * copies,
+                           b->pre[0] + from * copies, copies * sizeof(float));
         }
+    }
+    if (!b->wanted_h)
+        return KVCSA_OK;
+    *h = b->wanted_h;
+    *pre = b->wanted_pre;
+    return kvi_copies_run(&net->copies, &net->memory, err);
+}
+
+/* Logits of the wanted rows of all slices. */
+static kvcsa_status head(kvi_net *net, const kvi_exec *exec, const kvi_net_slice *slices,
+                         kvcsa_error *err)
+{
+    const float *h = NULL;
+    const float *pre = NULL;
+    size_t       n = 0;
+    kvcsa_status st;
+
+    for (size_t i = 0; i < net->n_parts; i++) {
+        net->host.parts[i].first_logit = n;
+        n += n_logits_of(net, &slices[i]);
     }
     if (n == 0)
         return KVCSA_OK;
-    st = collapse(net, exec, b->h, b->pre[0], net->model->weights.norm, n, err);
-    return st == KVCSA_OK
-               ? kvi_exec_linear(exec, &net->model->weights.head, b->x, b->logits, n, 0, err)
-               : st;
+    if ((st = gather_wanted(net, slices, &h, &pre, err)) != KVCSA_OK ||
+        (st = collapse(net, exec, h, pre, net->weights->norm, n, err)) != KVCSA_OK)
+        return st;
+    return kvi_exec_linear(exec, &net->weights->head, net->b.x, net->b.logits, n, 0, err);
 }
 
 /* Asks every slice that has not been stopped. Returns 1 if one is left. */
@@ -291,67 +313,113 @@ static int ask_to_stop(kvi_net_slice *slices, size_t n)
     return left;
 }
 
+/* Waits for the run, however it went, and takes what it made for the host. */
+static kvcsa_status finish(kvi_net *net, const kvi_net_slice *slices, kvcsa_status st,
+                           kvcsa_error *err)
+{
+    const uint32_t vocab = net->model->config.vocab_size;
+    const size_t   n_tallies = net->n_parts * net->model->plan.n_layers * KVI_TALLY_SIZE;
+    size_t         bytes = n_tallies * sizeof *net->b.tally;
+    kvcsa_status   got = KVCSA_OK;
+
+    if (kvi_memory_is_apart(&net->memory)) {
+        if (st == KVCSA_OK) { /* the logits lie behind the tallies */
+            bytes = (size_t)((uint8_t *)net->b.logits - (uint8_t *)net->b.tally);
+            for (size_t i = 0; i < net->n_parts; i++)
+                bytes += slices[i].n_logit_rows * (vocab * sizeof *net->b.logits);
+        }
+        got = kvi_memory_get(&net->memory, net->host.tally, net->b.tally, bytes,
+                             st == KVCSA_OK ? err : NULL);
+    }
+    if (got == KVCSA_OK) {
+        kvi_post_arrived(&net->post);
+        kvi_net_add_tallies(net, slices);
+    }
+    return st == KVCSA_OK ? got : st;
+}
+
+static kvcsa_status run_layers(kvi_net *net, const kvi_exec *exec, kvi_net_slice *slices,
+                               kvcsa_error *err)
+{
+    const kvi_plan *plan = &net->model->plan;
+    const size_t    n_tallies = net->n_parts * plan->n_layers * KVI_TALLY_SIZE;
+    kvcsa_status    st;
+
+    if ((st = kvi_memory_fill(&net->memory, net->b.tally, 0, n_tallies * sizeof *net->b.tally,
+                              err)) != KVCSA_OK ||
+        (st = kvi_net_describe_rows(net, slices, err)) != KVCSA_OK ||
+        (st = embed(net, exec, err)) != KVCSA_OK)
+        return st;
+    for (uint32_t l = 0; l < plan->n_layers; l++) {
+        if (!ask_to_stop(slices, net->n_parts))
+            return kvi_fail(err, KVCSA_ERR_CANCELLED, "cancelled in front of layer %u", l);
+        if ((st = run_layer(net, exec, slices, l, err)) != KVCSA_OK)
+            return st;
+        for (size_t i = 0; i < net->n_parts; i++) {
+            kvi_net_part *part = &net->host.parts[i];
+
+            kvi_window_offs_pass(&part->at, slices[i].geom, &plan->rows[l]);
+            part->raw_at += (size_t)part->raw_slots * plan->rows[l].pending_bytes;
+        }
+    }
+    return head(net, exec, slices, err);
+}
+
 kvcsa_status kvi_net_run(kvi_net *net, const kvi_exec *exec, kvi_net_slice *slices, size_t n_slices,
                          kvcsa_error *err)
 {
-    const kvi_plan *plan = &net->model->plan;
-    kvcsa_status    st = kvi_net_prepare(net, exec, slices, n_slices, err);
+    kvi_exec     own = *exec;
+    kvcsa_status st = kvi_net_prepare(net, exec, slices, n_slices, err);
 
+    own.allocator = &net->allocator; /* that of the lists of copies */
     for (size_t i = 0; i < n_slices; i++)
         slices[i].stopped = 0;
-    if (st == KVCSA_OK)
-        st = embed(net, exec, slices, err);
-    for (uint32_t l = 0; l < plan->n_layers && st == KVCSA_OK; l++) {
-        if (!ask_to_stop(slices, n_slices))
-            return kvi_fail(err, KVCSA_ERR_CANCELLED, "cancelled in front of layer %u", l);
-        st = run_layer(net, exec, slices, l, err);
-        for (size_t i = 0; i < n_slices; i++) {
-            kvi_net_part *part = &net->b.parts[i];
-
-            kvi_window_offs_pass(&part->at, slices[i].geom, &plan->rows[l]);
-            kvi_window_offs_pass(&part->kept_at, &part->kept, &plan->rows[l]);
-        }
-    }
-    return st == KVCSA_OK ? head(net, exec, slices, err) : st;
+    return st == KVCSA_OK ? finish(net, slices, run_layers(net, &own, slices, err), err) : st;
 }
 
-/* Raw rows that a layer kept, into their slots. */
-static void commit_raw_rows(const kvi_plan_row *row, const kvi_net_slice *slice, uint32_t n,
-                            const uint8_t *kept, uint8_t *slots)
+/* Raw rows that a layer kept, into their slots: at most two pieces, since the slots are a ring. */
+static void commit_raw_rows(kvi_net *net, const kvi_plan_row *row, const kvi_net_slice *slice,
+                            uint32_t n, const uint8_t *kept, uint8_t *slots)
 {
     const uint64_t last = (slice->pos + slice->n_rows - 1) / row->ratio; /* entry that it begins */
+    const size_t   bytes = row->pending_bytes;
 
-    for (uint32_t i = 0; i < n; i++) {
-        const uint64_t slot = (last - (n - 1 - i)) % slice->geom->pending_slots;
+    while (n) {
+        const uint64_t slot = (last - (n - 1)) % slice->geom->pending_slots;
+        const uint32_t piece = (uint32_t)kvi_min_size(n, slice->geom->pending_slots - slot);
 
-        memcpy(slots + slot * row->pending_bytes, kept + (size_t)i * row->pending_bytes,
-               row->pending_bytes);
+        kvi_copies_add(&net->copies, &net->memory, slots + slot * bytes, kept, piece * bytes);
+        kept += piece * bytes;
+        n -= piece;
     }
 }
 
-void kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
-                    uint8_t *const *window_pages, uint8_t *pending, uint64_t *floors)
+kvcsa_status kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
+                            uint8_t *const *window_pages, uint8_t *pending, uint64_t *floors,
+                            kvcsa_error *err)
 {
     const kvi_plan      *plan = &net->model->plan;
     const kvi_net_slice *slice = &slices[i];
-    const kvi_net_part  *part = &net->b.parts[i];
+    const kvi_net_part  *part = &net->host.parts[i];
     const uint64_t       end = slice->pos + slice->n_rows;
+    size_t               raw_at = 0;
     kvi_window_offs      at = {0};
-    kvi_window_offs      kept_at = {0};
 
     for (uint32_t l = 0; l < plan->n_layers; l++) {
         const kvi_plan_row *row = &plan->rows[l];
         const uint32_t      n = part->n_window[l];
 
         if (n)
-            kvi_window_commit(slice->geom, row->window_bytes, at.page, window_pages,
-                              part->window + kept_at.page, end - n, n);
+            kvi_window_commit(
+                &net->copies, &net->memory, slice->geom, row->window_bytes, at.page, window_pages,
+                net->host.chunks[l] + (size_t)part->chunk[l] * row->window_bytes, end - n, n);
         if (floors[l] < slice->first_rows[l])
             floors[l] = slice->first_rows[l];
         if (pending && row->pending_bytes)
-            commit_raw_rows(row, slice, part->n_raw[l], part->raw + kept_at.pending,
+            commit_raw_rows(net, row, slice, part->n_raw[l], part->raw + raw_at,
                             pending + at.pending);
+        raw_at += (size_t)part->raw_slots * row->pending_bytes;
         kvi_window_offs_pass(&at, slice->geom, row);
-        kvi_window_offs_pass(&kept_at, &part->kept, row);
     }
+    return kvi_copies_run(&net->copies, &net->memory, err);
 }

@@ -3,7 +3,7 @@
 kvcsa_status kvi_moe(kvi_net *net, const kvi_exec *run, uint32_t layer, kvcsa_error *err)
 {
     const kvi_config        *c = &net->model->config;
-    const kvi_layer_weights *w = &net->model->weights.layers[layer];
+    const kvi_layer_weights *w = &net->weights->layers[layer];
     kvi_net_buffers         *b = &net->b;
     kvi_exec                 exec = *run;
     const kvi_exec          *e = &exec;

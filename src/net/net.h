@@ -25,10 +25,11 @@ typedef struct kvi_net_slice {
     const uint32_t        *logit_rows;  /* [n_logit_rows] rows of the slice, ascending */
     const int32_t         *tokens;      /* [n_rows]; tokens[-1], tokens[-2], ... are those in front:
                                          * kvi_net_lookback() of them, or pos if that is less */
-    uint8_t *const        *index_parts; /* blocks for pos + n_rows tokens */
+    uint8_t *const        *index_parts; /* blocks for pos + n_rows tokens, in the memory of
+                                         * operators; the tables are there too */
     uint8_t *const        *main_parts;
     const kvi_window_geom *geom;
-    uint8_t *const        *window_pages; /* [n_pages] */
+    uint8_t *const        *window_pages; /* [n_pages], likewise */
     const uint8_t         *pending;      /* page of raw rows; NULL where pos is at an entry's
                                           * beginning in every owner */
     const uint64_t        *floors;     /* [layers] no right window row of the layer lies below */
@@ -44,9 +45,10 @@ typedef struct kvi_net_slice {
     int                    stopped;    /* result: 1 = nothing of it may be committed */
 } kvi_net_slice;
 
-/* Rotation tables and workspace; grows to the largest run it has seen. */
-kvcsa_status kvi_net_create(const kvcsa_model *model, const kvcsa_allocator *a, kvi_net **out,
-                            kvcsa_error *err);
+/* Rotation tables and workspace; grows to the largest run it has seen. weights: the model's, where
+ * operators find them; borrowed. memory: of the operators that run it; copied. */
+kvcsa_status kvi_net_create(const kvcsa_model *model, const kvi_weights *weights,
+                            const kvi_memory *memory, kvi_net **out, kvcsa_error *err);
 void         kvi_net_destroy(kvi_net *net); /* accepts NULL */
 void         kvi_net_wipe(kvi_net *net);    /* zero the workspace; accepts NULL */
 
@@ -60,11 +62,14 @@ kvcsa_status kvi_net_run(kvi_net *net, const kvi_exec *exec, kvi_net_slice *slic
 
 /* After a run, for slice i (the same slices): move window rows, raw rows and floors into the state.
  * Pages that the slice's last ring rows fall into, and the pending page if there is one, are the
- * caller's alone. floors: [layers], updated. */
-void kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
-                    uint8_t *const *window_pages, uint8_t *pending, uint64_t *floors);
+ * caller's alone. window_pages: the table in the host's memory. floors: [layers], updated.
+ * ERR_BACKEND: the device is in trouble (never where the memory is the host's); the windows are
+ * then undefined. */
+kvcsa_status kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
+                            uint8_t *const *window_pages, uint8_t *pending, uint64_t *floors,
+                            kvcsa_error *err);
 
-/* Logits of slice i of the last run: f32 [n_logit_rows, vocab]. */
+/* Logits of slice i of the last run: f32 [n_logit_rows, vocab], in the host's memory. */
 const float *kvi_net_logits(const kvi_net *net, const kvi_net_slice *slices, size_t i);
 
 uint64_t kvi_net_workspace_bytes(const kvi_net *net); /* accepts NULL */

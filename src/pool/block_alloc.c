@@ -23,6 +23,11 @@
  *      was to be zeroed: nobody writes to a block that is not his.
  * (P10) The parts of a SEALED cache block have the checksums that were taken when it was sealed.
  *
+ * Parts lie in the pool's memory, which may be a device's: they are written and read in order with
+ * its operators, so a block that is freed while they run may be taken again at once. All else,
+ * token ids too, is the host's. Room on a device is known only by asking for it; where there is
+ * none, published prefixes go, one by one.
+ *
  *     FREE   -> OPEN     kvi_block_acquire, _acquire_copy   takes a reserved block
  *     OPEN   -> FREE     kvi_block_unacquire                gives it back to the reservation
  *     OPEN   -> SEALED   kvi_block_seal                     (prefix_share.c)
@@ -157,13 +162,22 @@ static int is_empty(const kvi_slab *slab)
     return slab->n_free == slab->n_blocks;
 }
 
-static void fill_block(const kvi_block *block, int byte)
+/* A device that fails at this fails for good: nobody reads the block any more. */
+static void fill_block(const kvcsa_pool *pool, const kvi_block *block, int byte)
 {
     const kvi_block_class *cls = block->slab->cls;
+    const kvi_memory      *m = &pool->memory;
 
-    memset(kvi_block_index_part(block), byte, cls->shape.index_bytes);
-    memset(kvi_block_main_part(block), byte, cls->shape.main_bytes);
+    (void)kvi_memory_fill(m, kvi_block_index_part(block), byte, cls->shape.index_bytes, NULL);
+    (void)kvi_memory_fill(m, kvi_block_main_part(block), byte, cls->shape.main_bytes, NULL);
     memset(kvi_block_tokens(block), byte, kvi_block_token_bytes(cls));
+}
+
+static void fill_slab(const kvcsa_pool *pool, const kvi_slab *slab, int byte)
+{
+    (void)kvi_memory_fill(&pool->memory, slab->bytes, byte,
+                          kvi_slab_size(slab->cls, slab->n_blocks), NULL);
+    memset(slab->tokens, byte, slab->n_blocks * kvi_block_token_bytes(slab->cls));
 }
 
 /* A free block joins its slab's list. */
@@ -180,20 +194,80 @@ static void push_free(kvi_block *block)
         slab->cls->n_empty_slabs++;
 }
 
+/* Something of the device's memory is given back, or a block of the class has become free; 0 =
+ * nothing more can go. */
+static int make_room(kvcsa_pool *pool, const kvi_block_class *cls)
+{
+    const uint64_t before = pool->slab_bytes;
+
+    kvi_pool_free_empty_slabs(pool);
+    while (pool->slab_bytes == before && !cls->free_slabs) {
+        if (!kvi_evict_one(pool, KVCSA_REASON_BUDGET))
+            return 0;
+        if (!cls->free_slabs)
+            kvi_pool_free_empty_slabs(pool);
+    }
+    return 1;
+}
+
+/* Bytes of a slab. On a device *out may stay NULL: a block of the class has become free. */
+static kvcsa_status get_slab_bytes(kvcsa_pool *pool, const kvi_block_class *cls, uint32_t n,
+                                   void **out, kvcsa_error *err)
+{
+    const size_t    bytes = kvi_slab_size(cls, n);
+    kvi_memory      locked = pool->memory;
+    kvi_device_info info;
+    kvcsa_status    st = KVCSA_OK;
+
+    if (!kvi_memory_is_apart(&pool->memory)) {
+        if (!(*out = kvi_alloc_pages(&pool->allocator, bytes)))
+            return kvi_fail(err, KVCSA_ERR_NOMEM, "slab of %" PRIu32 " cache blocks, %zu bytes", n,
+                            bytes);
+        return KVCSA_OK;
+    }
+    locked.make_room = NULL; /* that would take the lock, and a block is enough */
+    while ((st = kvi_memory_alloc(&locked, bytes, out, err)) == KVCSA_ERR_NOMEM &&
+           make_room(pool, cls) && !cls->free_slabs) {
+    }
+    if (st == KVCSA_OK || cls->free_slabs) {
+        kvi_error_clear(err); /* an attempt may have failed */
+        return KVCSA_OK;
+    }
+    if (st != KVCSA_ERR_NOMEM)
+        return st;
+    kvi_pool_describe(pool, &info);
+    return kvi_fail(err, st,
+                    "slab of %" PRIu32 " cache blocks, %zu bytes: no room on %s, device %" PRIu32
+                    " of %s",
+                    n, bytes, info.name, pool->ordinal, pool->ops->name);
+}
+
+static void free_slab_bytes(const kvcsa_pool *pool, void *bytes, size_t size)
+{
+    if (kvi_memory_is_apart(&pool->memory))
+        kvi_memory_free(&pool->memory, bytes, size);
+    else
+        kvi_free_pages(&pool->allocator, bytes, size);
+}
+
+/* For a class without a free block: it has one afterwards. */
 static kvcsa_status add_slab(kvcsa_pool *pool, kvi_block_class *cls, kvcsa_error *err)
 {
-    uint32_t  n = next_slab_blocks(pool, cls);
-    size_t    bytes = kvi_slab_size(cls, n);
-    size_t    record_bytes = kvi_slab_record_size(cls, n);
-    kvi_slab *slab = kvi_zalloc(&pool->allocator, record_bytes);
+    uint32_t     n = next_slab_blocks(pool, cls);
+    size_t       record_bytes = kvi_slab_record_size(cls, n);
+    kvi_slab    *slab = kvi_zalloc(&pool->allocator, record_bytes);
+    void        *bytes = NULL;
+    kvcsa_status st = KVCSA_OK;
 
-    if (slab)
-        slab->bytes = kvi_alloc_pages(&pool->allocator, bytes);
-    if (!slab || !slab->bytes) {
-        kvi_free(&pool->allocator, slab, record_bytes);
+    if (!slab)
         return kvi_fail(err, KVCSA_ERR_NOMEM, "slab of %" PRIu32 " cache blocks, %zu bytes", n,
-                        bytes);
+                        record_bytes);
+    st = get_slab_bytes(pool, cls, n, &bytes, err);
+    if (st != KVCSA_OK || cls->free_slabs) {
+        kvi_free(&pool->allocator, slab, record_bytes);
+        return st;
     }
+    slab->bytes = bytes;
     slab->cls = cls;
     slab->tokens = (int32_t *)(void *)((uint8_t *)slab + kvi_slab_tokens_off(n));
     slab->n_blocks = n;
@@ -201,12 +275,12 @@ static kvcsa_status add_slab(kvcsa_pool *pool, kvi_block_class *cls, kvcsa_error
     if (cls->slabs)
         cls->slabs->prev = slab;
     cls->slabs = slab;
-    pool->slab_bytes += bytes;
+    if (pool->flags & KVCSA_POOL_FILL_FREED)
+        fill_slab(pool, slab, pool->flags & KVCSA_POOL_ZERO_FREED ? 0 : KVI_FILL_BYTE);
+    pool->slab_bytes += kvi_slab_size(cls, n);
     pool->record_bytes += record_bytes;
     for (uint32_t i = n; i-- > 0;) { /* so that the first in memory is taken first */
         slab->blocks[i].slab = slab;
-        if (pool->flags & KVCSA_POOL_FILL_FREED)
-            fill_block(&slab->blocks[i], pool->flags & KVCSA_POOL_ZERO_FREED ? 0 : KVI_FILL_BYTE);
         push_free(&slab->blocks[i]);
     }
     return KVCSA_OK;
@@ -231,7 +305,7 @@ static void free_slab(kvcsa_pool *pool, kvi_slab *slab)
     cls->n_empty_slabs--;
     pool->slab_bytes -= bytes;
     pool->record_bytes -= record_bytes;
-    kvi_free_pages(&pool->allocator, slab->bytes, bytes);
+    free_slab_bytes(pool, slab->bytes, bytes);
     kvi_free(&pool->allocator, slab, record_bytes);
 }
 
@@ -301,6 +375,8 @@ kvcsa_status kvi_pool_class_acquire(kvcsa_pool *pool, const kvi_class_shape *sha
     pthread_mutex_lock(&pool->lock);
     cls = kvi_pool_find_class(pool, shape);
     if (!cls) {
+        if ((st = kvi_pool_reserve_scratch(pool, shape, err)) != KVCSA_OK)
+            goto done;
         cls = kvi_zalloc(&pool->allocator, sizeof *cls);
         if (!cls) {
             st = kvi_fail(err, KVCSA_ERR_NOMEM, "block class of %zu bytes", sizeof *cls);
@@ -416,8 +492,8 @@ static kvcsa_status take_block(kvcsa_pool *pool, kvi_block_class *cls, kvi_block
     block = pop_free(cls);
     block->state = KVI_BLOCK_OPEN;
     block->refs = 1;
-    block->at[0] = KVI_AT_HOST;
-    block->at[1] = KVI_AT_HOST;
+    block->at[0] = block->at[1] =
+        kvi_memory_is_apart(&pool->memory) ? KVI_AT_DEVICE : KVI_AT_HOST;
     cls->n_open++;
     cls->n_reserved--;
     pool->reserved_bytes -= kvi_class_block_bytes(cls);
@@ -439,9 +515,9 @@ static void free_block(kvcsa_pool *pool, kvi_block *block)
     else
         cls->n_sealed--;
     if (block->secure || pool->flags & KVCSA_POOL_ZERO_FREED)
-        fill_block(block, 0);
+        fill_block(pool, block, 0);
     else if (pool->flags & KVCSA_POOL_FILL_FREED)
-        fill_block(block, KVI_FILL_BYTE);
+        fill_block(pool, block, KVI_FILL_BYTE);
     memset(block, 0, sizeof *block);
     block->slab = slab;
     push_free(block);
@@ -523,13 +599,22 @@ kvcsa_status kvi_block_acquire_copy(kvcsa_pool *pool, kvi_block *from, kvi_block
                                     kvcsa_error *err)
 {
     const kvi_block_class *cls = from->slab->cls;
+    const kvi_memory      *m = &pool->memory;
     kvcsa_status           st = kvi_block_acquire_instead(pool, from, out, err);
 
     if (st != KVCSA_OK)
         return st;
     /* both blocks are held by the caller */
-    memcpy(kvi_block_index_part(*out), kvi_block_index_part(from), cls->shape.index_bytes);
-    memcpy(kvi_block_main_part(*out), kvi_block_main_part(from), cls->shape.main_bytes);
+    st = kvi_memory_move(m, kvi_block_index_part(*out), kvi_block_index_part(from),
+                         cls->shape.index_bytes, err);
+    if (st == KVCSA_OK)
+        st = kvi_memory_move(m, kvi_block_main_part(*out), kvi_block_main_part(from),
+                             cls->shape.main_bytes, err);
+    if (st != KVCSA_OK) {
+        kvi_block_unacquire(pool, *out);
+        *out = NULL;
+        return st;
+    }
     memcpy(kvi_block_tokens(*out), kvi_block_tokens(from), kvi_block_token_bytes(cls));
     return KVCSA_OK;
 }

@@ -26,12 +26,12 @@ static int is_filled(const void *data, size_t n, uint8_t byte)
     return n == 0 || (p[0] == byte && memcmp(p, p + 1, n - 1) == 0);
 }
 
-static int is_filled_block(const kvi_block *block, uint8_t byte)
+static int is_filled_block(const kvi_block *block, const kvi_seen_parts *seen, uint8_t byte)
 {
     const kvi_block_class *cls = block->slab->cls;
 
-    return is_filled(kvi_block_index_part(block), cls->shape.index_bytes, byte) &&
-           is_filled(kvi_block_main_part(block), cls->shape.main_bytes, byte) &&
+    return is_filled(seen->index_part, cls->shape.index_bytes, byte) &&
+           is_filled(seen->main_part, cls->shape.main_bytes, byte) &&
            is_filled(kvi_block_tokens(block), kvi_block_token_bytes(cls), byte);
 }
 
@@ -78,27 +78,44 @@ static kvcsa_status check_links(const kvi_block *block, kvcsa_error *err)
     return KVCSA_OK;
 }
 
-static kvcsa_status check_bytes(const kvcsa_pool *pool, const kvi_block *block, kvcsa_error *err)
+static kvcsa_status check_free_bytes(kvcsa_pool *pool, const kvi_block *block, kvcsa_error *err)
 {
-    const kvi_class_shape *shape = &block->slab->cls->shape;
-    const void            *at = (const void *)block;
+    kvi_seen_parts seen;
+    kvcsa_status   st = KVCSA_OK;
+    int            filled = 0;
 
-    if (block->state == KVI_BLOCK_FREE && pool->flags & KVCSA_POOL_FILL_FREED &&
-        !is_filled_block(block, KVI_FILL_BYTE) && !is_filled_block(block, 0))
-        return KVI_BROKEN("P9: free block %p was written to", at);
-    if (block->state != KVI_BLOCK_SEALED || shape->kind != KVI_CLASS_CACHE)
+    if (!(pool->flags & KVCSA_POOL_FILL_FREED))
         return KVCSA_OK;
-    if (!kvi_hash128_equal(block->sums[0],
-                           kvi_hash128_of(kvi_block_index_part(block), shape->index_bytes, 0)))
+    if ((st = kvi_block_see(pool, block, &seen, err)) != KVCSA_OK)
+        return st;
+    filled = is_filled_block(block, &seen, KVI_FILL_BYTE) || is_filled_block(block, &seen, 0);
+    kvi_block_unsee(pool);
+    if (!filled)
+        return KVI_BROKEN("P9: free block %p was written to", (const void *)block);
+    return KVCSA_OK;
+}
+
+static kvcsa_status check_bytes(kvcsa_pool *pool, const kvi_block *block, kvcsa_error *err)
+{
+    const void  *at = (const void *)block;
+    kvi_hash128  sums[2];
+    kvcsa_status st = KVCSA_OK;
+
+    if (block->state == KVI_BLOCK_FREE)
+        return check_free_bytes(pool, block, err);
+    if (block->state != KVI_BLOCK_SEALED || block->slab->cls->shape.kind != KVI_CLASS_CACHE)
+        return KVCSA_OK;
+    if ((st = kvi_block_sums(pool, block, sums, err)) != KVCSA_OK)
+        return st;
+    if (!kvi_hash128_equal(block->sums[0], sums[0]))
         return KVI_BROKEN("P10: the index part of sealed block %p has changed", at);
-    if (!kvi_hash128_equal(block->sums[1],
-                           kvi_hash128_of(kvi_block_main_part(block), shape->main_bytes, 0)))
+    if (!kvi_hash128_equal(block->sums[1], sums[1]))
         return KVI_BROKEN("P10: the main part of sealed block %p has changed", at);
     return KVCSA_OK;
 }
 
-static kvcsa_status check_block(const kvcsa_pool *pool, const kvi_block *block,
-                                const kvi_slab *slab, kvcsa_error *err)
+static kvcsa_status check_block(kvcsa_pool *pool, const kvi_block *block, const kvi_slab *slab,
+                                kvcsa_error *err)
 {
     kvcsa_status st = KVCSA_OK;
     const void  *at = (const void *)block;
@@ -159,8 +176,8 @@ static kvcsa_status check_free_slabs(const kvi_block_class *cls, uint64_t n_slab
 }
 
 /* Slabs of a class: blocks by state, and slabs with free blocks. */
-static kvcsa_status check_slabs(const kvcsa_pool *pool, const kvi_block_class *cls,
-                                uint64_t n_in[3], walk *w, kvcsa_error *err)
+static kvcsa_status check_slabs(kvcsa_pool *pool, const kvi_block_class *cls, uint64_t n_in[3],
+                                walk *w, kvcsa_error *err)
 {
     kvcsa_status    st = KVCSA_OK;
     uint64_t        n_free_slabs = 0;
@@ -193,7 +210,7 @@ static kvcsa_status check_slabs(const kvcsa_pool *pool, const kvi_block_class *c
     return check_free_slabs(cls, n_free_slabs, err);
 }
 
-static kvcsa_status check_class(const kvcsa_pool *pool, const kvi_block_class *cls, walk *w,
+static kvcsa_status check_class(kvcsa_pool *pool, const kvi_block_class *cls, walk *w,
                                 kvcsa_error *err)
 {
     kvcsa_status st = KVCSA_OK;
@@ -249,7 +266,7 @@ static kvcsa_status check_sums(const kvcsa_pool *pool, const walk *w, kvcsa_erro
     return KVCSA_OK;
 }
 
-kvcsa_status kvi_pool_check_blocks(const kvcsa_pool *pool, kvcsa_error *err)
+kvcsa_status kvi_pool_check_blocks(kvcsa_pool *pool, kvcsa_error *err)
 {
     walk w = {0};
 

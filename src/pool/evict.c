@@ -101,10 +101,12 @@ static int goes_first(const kvcsa_pool *pool, const kvi_block *a, const kvi_bloc
 
 /* ------------------------------------------------------------------ evicting */
 
-static void evict_one(kvcsa_pool *pool, uint32_t reason)
+int kvi_evict_one(kvcsa_pool *pool, uint32_t reason)
 {
     kvi_block *victim = pool->idle_head;
 
+    if (!victim)
+        return 0;
     for (kvi_block *b = victim->next_idle; b; b = b->next_idle) {
         if (goes_first(pool, b, victim))
             victim = b;
@@ -112,12 +114,13 @@ static void evict_one(kvcsa_pool *pool, uint32_t reason)
     pool->age += 1.0 / ((double)AGE_TURNOVERS * (double)pool->n_published);
     pool->n_evicted++;
     kvi_prefix_remove(pool, victim, reason);
+    return 1;
 }
 
 void kvi_evict_down_to(kvcsa_pool *pool, uint64_t max_used, uint32_t reason)
 {
-    while (pool->used_bytes > max_used && pool->idle_head)
-        evict_one(pool, reason);
+    while (pool->used_bytes > max_used && kvi_evict_one(pool, reason)) {
+    }
 }
 
 int kvi_evict_for(kvcsa_pool *pool, uint64_t bytes, uint32_t reason)
@@ -216,6 +219,46 @@ uint64_t kvi_evict_possible_bytes(const kvcsa_pool *pool)
 
     for_each_possible(pool, forget_counts);
     return bytes;
+}
+
+/* ------------------------------------------------------------------ a device that is full */
+
+static int could_have(kvcsa_pool *pool, uint64_t n_bytes)
+{
+    const uint64_t  stays = pool->used_bytes - kvi_evict_possible_bytes(pool);
+    kvi_device_info info;
+
+    kvi_pool_describe(pool, &info);
+    /* slabs that are used in part count as if they could go too */
+    return n_bytes <= info.memory_free + (pool->slab_bytes - stays);
+}
+
+int kvi_pool_could_have(kvcsa_pool *pool, uint64_t n_bytes)
+{
+    int could = 0;
+
+    pthread_mutex_lock(&pool->lock);
+    could = could_have(pool, n_bytes);
+    pthread_mutex_unlock(&pool->lock);
+    return could;
+}
+
+int kvi_pool_make_room(void *user, size_t size)
+{
+    kvcsa_pool *pool = user;
+    uint64_t    before = 0;
+    int         made = 0;
+
+    pthread_mutex_lock(&pool->lock);
+    before = pool->slab_bytes;
+    if (could_have(pool, size)) { /* a hopeless request must not empty the tree */
+        do {
+            kvi_pool_free_empty_slabs(pool);
+            made = pool->slab_bytes < before;
+        } while (!made && kvi_evict_one(pool, KVCSA_REASON_BUDGET));
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return made;
 }
 
 /* ------------------------------------------------------------------ check */

@@ -3,10 +3,13 @@
 #include "pool/pool.h"
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "pool/pool_int.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #define KNOWN_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
 
@@ -21,9 +24,13 @@ static void destroy_pool(kvcsa_pool *pool)
     a = pool->allocator;
     kvi_prefix_destroy_all(pool);
     kvi_pool_destroy_classes(pool);
+    kvi_pool_destroy_weights(pool);
+    kvi_pool_free_scratch(pool);
     if (pool->ops)
         pool->ops->device_close(pool->device);
     kvi_threads_destroy(pool->threads); /* after the device, which uses them */
+    pthread_mutex_destroy(&pool->weights_lock);
+    pthread_mutex_destroy(&pool->scratch_lock);
     pthread_mutex_destroy(&pool->lock);
     kvi_free(&a, pool, sizeof *pool);
 }
@@ -36,6 +43,9 @@ static kvcsa_status check_params(const kvcsa_pool_params *params, kvcsa_error *e
     if (params->evict > KVCSA_EVICT_LRU)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "evict is %" PRIu32 ", the limit is %d",
                         params->evict, KVCSA_EVICT_LRU);
+    if (params->backend > KVCSA_BACKEND_CUDA)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "backend is %" PRIu32 ", the limit is %d",
+                        params->backend, KVCSA_BACKEND_CUDA);
     if (params->cpu_avoid & ~KVI_CPU_ALL)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
                         "cpu_avoid is 0x%" PRIx32 ", known are 0x%" PRIx32, params->cpu_avoid,
@@ -52,17 +62,84 @@ static void set_params(kvcsa_pool *pool, const kvcsa_pool_params *params)
     pool->flags = params->flags;
     pool->evict = params->evict;
     pool->cpu_avoid = params->cpu_avoid;
+    pool->ordinal = params->ordinal;
     pool->budget_bytes = params->budget_bytes ? params->budget_bytes : UINT64_MAX;
     pool->hash = kvi_hash128_of;
     pool->fs = kvi_fs_posix();
+    atomic_init(&pool->refs, 1);
+    atomic_init(&pool->weight_bytes, 0);
+    pthread_mutex_init(&pool->lock, NULL); /* cannot fail with default attributes */
+    pthread_mutex_init(&pool->scratch_lock, NULL);
+    pthread_mutex_init(&pool->weights_lock, NULL);
+}
+
+/* Whatever a driver says, it becomes one clean line. */
+static void log_of_device(void *user, int32_t level, const char *text)
+{
+    const kvcsa_pool *pool = user;
+
+    kvi_log(&pool->log, level, "%s", text);
+}
+
+static kvcsa_status open_device(kvcsa_pool *pool, const kvi_backend_wish *wish, kvcsa_error *err)
+{
+    const kvi_host_ops      host = {.struct_size = sizeof host, .log = log_of_device, .user = pool};
+    const kvi_device_params params = {.allocator = &pool->allocator,
+                                      .threads = pool->threads,
+                                      .cpu_flags = wish->cpu_flags,
+                                      .ordinal = pool->ordinal,
+                                      .host = &host};
+    kvi_device_info         info;
+    kvcsa_status            st = kvi_backend_choose(wish, &pool->ops, &pool->choice, err);
+
+    if (st == KVCSA_OK)
+        st = pool->ops->device_open(&params, &pool->device, err);
+    if (st != KVCSA_OK)
+        return st;
+    pool->memory = (kvi_memory){.ops = pool->ops,
+                                .dev = pool->device,
+                                .allocator = &pool->allocator,
+                                .make_room = kvi_pool_make_room,
+                                .room_user = pool};
+    kvi_pool_describe(pool, &info);
+    pool->numerics = info.numerics;
+    return KVCSA_OK;
+}
+
+/* A device that was not asked for may fail to open: the CPU is always there. */
+static kvcsa_status choose_device(kvcsa_pool *pool, const kvcsa_pool_params *params,
+                                  kvcsa_error *err)
+{
+    kvi_backend_wish wish = {.backend = params->backend,
+                             .dir = params->backend_dir,
+                             .cpu_flags = kvi_cpu_flags(params->cpu_avoid),
+                             .log = &pool->log};
+    kvcsa_error      why = {0};
+    char             text[sizeof pool->choice.why];
+    kvcsa_status     st = open_device(pool, &wish, &why);
+
+    if (st == KVCSA_OK)
+        return st;
+    if (params->backend != KVCSA_BACKEND_AUTO || pool->choice.backend == KVCSA_BACKEND_CPU) {
+        if (err)
+            *err = why;
+        return st;
+    }
+    kvi_log(&pool->log, KVCSA_LOG_WARN, "device %" PRIu32 " of %s cannot be opened: %s",
+            pool->ordinal, pool->ops->name, why.text);
+    snprintf(text, sizeof text, "%.150s; device %" PRIu32 " cannot be opened: %.120s",
+             pool->choice.why, pool->ordinal, why.text);
+    wish.backend = KVCSA_BACKEND_CPU;
+    st = open_device(pool, &wish, err);
+    memcpy(pool->choice.why, text, sizeof text);
+    return st;
 }
 
 kvcsa_status kvi_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, kvcsa_error *err)
 {
-    kvcsa_status      st = KVCSA_OK;
-    kvcsa_pool       *pool = NULL;
-    kvcsa_allocator   a;
-    kvi_device_params device = {0};
+    kvcsa_status    st = KVCSA_OK;
+    kvcsa_pool     *pool = NULL;
+    kvcsa_allocator a;
 
     *out = NULL;
     st = check_params(params, err);
@@ -75,19 +152,11 @@ kvcsa_status kvi_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, 
         return kvi_fail(err, KVCSA_ERR_NOMEM, "pool of %zu bytes", sizeof *pool);
     pool->allocator = a;
     set_params(pool, params);
-    atomic_init(&pool->refs, 1);
-    pthread_mutex_init(&pool->lock, NULL); /* cannot fail with default attributes */
-
     st = kvi_threads_create(&pool->allocator, params->n_threads, params->executor, &pool->threads,
                             err);
     if (st != KVCSA_OK)
         goto fail;
-    device.allocator = &pool->allocator;
-    device.threads = pool->threads;
-    device.cpu_flags = kvi_cpu_flags(params->cpu_avoid);
-    pool->ops = kvi_cpu_backend(device.cpu_flags);
-    st = pool->ops->device_open(&device, &pool->device, err);
-    if (st != KVCSA_OK)
+    if ((st = choose_device(pool, params, err)) != KVCSA_OK)
         goto fail;
     *out = pool;
     return KVCSA_OK;
@@ -134,6 +203,34 @@ uint32_t kvi_pool_cpu_avoid(const kvcsa_pool *pool)
 const kvi_backend_ops *kvi_pool_ops(const kvcsa_pool *pool)
 {
     return pool->ops;
+}
+
+uint64_t kvi_pool_numerics(const kvcsa_pool *pool)
+{
+    return pool->numerics;
+}
+
+uint32_t kvi_pool_backend(const kvcsa_pool *pool)
+{
+    return pool->choice.backend;
+}
+
+const char *kvi_pool_backend_why(const kvcsa_pool *pool)
+{
+    return pool->choice.why;
+}
+
+void kvi_pool_describe(const kvcsa_pool *pool, kvi_device_info *out)
+{
+    memset(out, 0, sizeof *out);
+    out->numerics = pool->ops->numerics;
+    if (pool->ops->describe)
+        pool->ops->describe(pool->device, out);
+}
+
+const kvi_memory *kvi_pool_memory(const kvcsa_pool *pool)
+{
+    return &pool->memory;
 }
 
 kvi_threads *kvi_pool_threads(const kvcsa_pool *pool)

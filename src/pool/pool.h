@@ -3,9 +3,10 @@
 #ifndef KVI_POOL_H
 #define KVI_POOL_H
 
-#include "backend/backend.h"
+#include "backend/memory.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "model/model.h"
 
 typedef struct kvi_block kvi_block;
 typedef struct kvi_block_class kvi_block_class;
@@ -16,7 +17,7 @@ enum { /* what the blocks of a class are */
     KVI_CLASS_CACHE = 0, /* entries of a span of tokens */
     KVI_CLASS_WINDOW = 1 /* a page of window rows, or pending rows, in the main part */
 };
-enum { KVI_AT_HOST = 1 }; /* where a part rests; more places come with tiers */
+enum { KVI_AT_HOST = 1, KVI_AT_DEVICE = 2 }; /* where a part rests; more places come with tiers */
 
 /* ------------------------------------------------------------------ the pool */
 
@@ -29,6 +30,23 @@ const kvcsa_allocator *kvi_pool_allocator(const kvcsa_pool *pool);
 const kvcsa_log       *kvi_pool_log(const kvcsa_pool *pool);
 kvi_device            *kvi_pool_device(const kvcsa_pool *pool);
 const kvi_backend_ops *kvi_pool_ops(const kvcsa_pool *pool);
+/* Where parts of blocks, pages and all that operators work on lie. */
+const kvi_memory      *kvi_pool_memory(const kvcsa_pool *pool);
+/* Id of the order and rounding of sums of what computes. */
+uint64_t               kvi_pool_numerics(const kvcsa_pool *pool);
+uint32_t               kvi_pool_backend(const kvcsa_pool *pool); /* KVCSA_BACKEND_*, never AUTO */
+const char            *kvi_pool_backend_why(const kvcsa_pool *pool);
+/* The CPU: zeros, but for numerics. */
+void                   kvi_pool_describe(const kvcsa_pool *pool, kvi_device_info *out);
+/* The model's weights where operators find them: its own, or a copy in the device's memory that all
+ * sessions of the pool share, with a reference for the caller; the model must outlive it.
+ * ERR_NOMEM (the device has no room), ERR_BACKEND. */
+kvcsa_status           kvi_pool_weights_acquire(kvcsa_pool *pool, const kvcsa_model *model,
+                                                const kvi_weights **out, kvcsa_error *err);
+void                   kvi_pool_weights_release(kvcsa_pool *pool,
+                                                const kvi_weights *weights); /* accepts NULL */
+/* What these copies take of the device's memory. */
+uint64_t               kvi_pool_weight_bytes(kvcsa_pool *pool);
 uint32_t               kvi_pool_cpu_avoid(const kvcsa_pool *pool);
 kvi_threads           *kvi_pool_threads(const kvcsa_pool *pool);
 
@@ -85,8 +103,8 @@ typedef struct kvi_reservation {
 kvcsa_status kvi_pool_trade(kvcsa_pool *pool, const kvi_reservation *want, size_t n_want,
                             kvi_block *const *drop, size_t n_drop, kvcsa_error *err);
 
-/* FREE -> OPEN, one reference, taken from the caller's reservation. ERR_NOMEM (reservation
- * kept). The holder is the writer: rows that another holder may read are not written again. */
+/* FREE -> OPEN, one reference, taken from the caller's reservation. ERR_NOMEM, and of a device
+ * only when all prefixes that could go have gone; ERR_BACKEND (reservation kept). The holder is the writer: rows that another holder may read are not written again. */
 kvcsa_status kvi_block_acquire(kvcsa_pool *pool, kvi_block_class *cls, kvi_block **out,
                                kvcsa_error *err);
 /* FREE -> OPEN and the bytes, tokens included, of `from`; counted as a copy. */
@@ -156,9 +174,10 @@ enum { /* flags of kvi_block_seal */
     KVI_SEAL_PRIVATE = 2u  /* not published now */
 };
 /* OPEN -> SEALED behind `parent`, whose reference (the caller's) moves into the block; computes key
- * and checksums, and publishes. Cannot fail. If the tree holds an equal block already, the caller's
- * goes and that one is returned instead, with a reference for the caller. `window`: [n_window]
- * pages to keep beside the block (a stored window), retained; n_window 0 = none. */
+ * and checksums, and publishes. Cannot fail: where a device does, the block is tainted and its
+ * checksums are 0. If the tree holds an equal block already, the caller's goes and that one is
+ * returned instead, with a reference for the caller. `window`: [n_window] pages to keep beside the
+ * block (a stored window), retained; n_window 0 = none. */
 kvi_block *kvi_block_seal(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *block,
                           kvi_block *parent, uint32_t flags, kvi_block *const *window,
                           size_t n_window);

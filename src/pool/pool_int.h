@@ -3,12 +3,14 @@
 #ifndef KVI_POOL_INT_H
 #define KVI_POOL_INT_H
 
+#include "backend/backend_choose.h"
 #include "pool/pool.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 typedef struct kvi_slab kvi_slab;
+typedef struct kvi_placed_weights kvi_placed_weights; /* pool_weights.c */
 
 typedef struct kvi_stored_window { /* beside a sealed block */
     size_t     n_pages;
@@ -48,7 +50,8 @@ struct kvi_slab {
     kvi_slab        *next, *prev;           /* all slabs of the class */
     kvi_slab        *next_free, *prev_free; /* those with free blocks */
     kvi_block_class *cls;
-    uint8_t         *bytes;  /* all index parts, then all main parts: keys lie beside keys */
+    uint8_t         *bytes;  /* of the pool's memory: all index parts, then all main parts, so that
+                              * keys lie beside keys */
     int32_t         *tokens; /* [n_blocks, block_tokens]; behind blocks[] in this allocation */
     kvi_block       *free_list;
     uint32_t         n_blocks;
@@ -92,9 +95,22 @@ struct kvcsa_pool {
     kvi_threads           *threads;
     const kvi_backend_ops *ops;
     kvi_device            *device;
+    kvi_memory             memory;
+    kvi_backend_choice     choice;
+    uint32_t               ordinal;
+    uint64_t               numerics;
     kvi_hash_fn            hash;
     const kvi_fs          *fs;
     atomic_uint_fast64_t   refs;
+    /* of a device with memory of its own */
+    pthread_mutex_t        weights_lock; /* held while they are copied; the pool's is taken behind
+                                          * it */
+    kvi_placed_weights    *weights;
+    atomic_uint_fast64_t   weight_bytes;
+    pthread_mutex_t        scratch_lock;
+    uint8_t               *scratch;       /* see block_see.c */
+    size_t                 scratch_bytes; /* changes under both locks */
+
     pthread_mutex_t        lock; /* of all below and of the classes, slabs, blocks and roots */
     uint64_t               budget_bytes;
     kvi_block_class       *classes;
@@ -176,6 +192,13 @@ static inline size_t kvi_table_size(const kvcsa_pool *pool)
 /* For the walks below. */
 #define KVI_BROKEN(...) kvi_fail(err, KVCSA_ERR_INTERNAL, __VA_ARGS__)
 
+/* evict.c; both take the lock. kvi_memory's make_room, for all but slabs; the user is the pool. Gives
+ * back empty slabs, and evicts one prefix after the other until there is one; nothing goes for a
+ * size that would not fit even then. */
+int kvi_pool_make_room(void *user, size_t size);
+/* Could so many bytes of the device be free if all prefixes had gone? */
+int kvi_pool_could_have(kvcsa_pool *pool, uint64_t n_bytes);
+
 /* Everything below: the caller holds the lock, or is the last to know the pool. */
 
 /* block_alloc.c */
@@ -187,7 +210,28 @@ void             kvi_block_hold(kvcsa_pool *pool, kvi_block *block); /* one refe
 void             kvi_block_drop(kvcsa_pool *pool, kvi_block *block);
 
 /* block_check.c */
-kvcsa_status kvi_pool_check_blocks(const kvcsa_pool *pool, kvcsa_error *err);
+kvcsa_status kvi_pool_check_blocks(kvcsa_pool *pool, kvcsa_error *err);
+
+/* block_see.c */
+/* Room for copies of the parts of such blocks. ERR_NOMEM. */
+kvcsa_status kvi_pool_reserve_scratch(kvcsa_pool *pool, const kvi_class_shape *shape,
+                                      kvcsa_error *err);
+void         kvi_pool_free_scratch(kvcsa_pool *pool);
+/* Both parts of a block that the caller holds, for the host to read until kvi_block_unsee; with or
+ * without the lock. Waits. ERR_BACKEND, and then there is nothing to unsee. */
+typedef struct kvi_seen_parts {
+    const uint8_t *index_part;
+    const uint8_t *main_part;
+} kvi_seen_parts;
+kvcsa_status kvi_block_see(kvcsa_pool *pool, const kvi_block *block, kvi_seen_parts *out,
+                           kvcsa_error *err);
+void         kvi_block_unsee(kvcsa_pool *pool);
+/* Checksums of index and main part. Likewise. */
+kvcsa_status kvi_block_sums(kvcsa_pool *pool, const kvi_block *block, kvi_hash128 sums[2],
+                            kvcsa_error *err);
+
+/* pool_weights.c */
+void kvi_pool_destroy_weights(kvcsa_pool *pool);
 
 /* prefix_share.c */
 kvi_hash128 kvi_prefix_root_key(const kvi_prefix_root *root);
@@ -220,6 +264,7 @@ kvcsa_status kvi_pool_check_tree(const kvcsa_pool *pool, kvcsa_error *err);
 void         kvi_evict_update(kvcsa_pool *pool, kvi_block *block);
 void         kvi_evict_enter(kvcsa_pool *pool, kvi_block *block); /* published: likewise */
 void         kvi_evict_used(kvcsa_pool *pool, kvi_block *block); /* hit: clock and worth */
+int          kvi_evict_one(kvcsa_pool *pool, uint32_t reason); /* 0 = nothing could go */
 /* Evict until `bytes` more fit into the budget, or used_bytes <= max_used; 0 = they do not. */
 int          kvi_evict_for(kvcsa_pool *pool, uint64_t bytes, uint32_t reason);
 void         kvi_evict_down_to(kvcsa_pool *pool, uint64_t max_used, uint32_t reason);

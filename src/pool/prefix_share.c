@@ -320,11 +320,11 @@ kvi_block *kvi_block_seal(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *bl
                           kvi_block *parent, uint32_t flags, kvi_block *const *window,
                           size_t n_window)
 {
-    const kvi_class_shape *shape = &block->slab->cls->shape;
-    const kvi_hash128      sums[2] = {
-        kvi_hash128_of(kvi_block_index_part(block), shape->index_bytes, 0),
-        kvi_hash128_of(kvi_block_main_part(block), shape->main_bytes, 0)};
+    kvi_hash128 sums[2] = {{0}};
 
+    /* what a failed device has made is nobody's to share, and nobody will read it */
+    if (kvi_block_sums(pool, block, sums, NULL) != KVCSA_OK)
+        flags |= KVI_SEAL_TAINTED;
     return kvi_block_seal_with(pool, root, block, parent, flags, sums, window, n_window);
 }
 

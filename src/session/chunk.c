@@ -162,6 +162,26 @@ static kvcsa_status want_one(kvcsa_session *s, kvi_block_class *cls, uint64_t *n
     return st;
 }
 
+/* Rows of n tokens. A device takes the whole parts: what its writer has enqueued is done before. */
+static kvcsa_status copy_rows(const kvcsa_session *s, const kvi_block *to, const kvi_block *from,
+                              uint32_t n, kvcsa_error *err)
+{
+    const kvi_memory    *m = kvi_pool_memory(s->pool);
+    const kvi_kv_layout *layout = &s->model->layout;
+    kvcsa_status         st;
+
+    if (!kvi_memory_is_apart(m)) {
+        kvi_kv_copy_rows(layout, n, kvi_block_index_part(to), kvi_block_main_part(to),
+                         kvi_block_index_part(from), kvi_block_main_part(from));
+        return KVCSA_OK;
+    }
+    st = kvi_memory_move(m, kvi_block_index_part(to), kvi_block_index_part(from),
+                         layout->index_part_bytes, err);
+    return st == KVCSA_OK ? kvi_memory_move(m, kvi_block_main_part(to), kvi_block_main_part(from),
+                                            layout->main_part_bytes, err)
+                          : st;
+}
+
 /* The rows that are ours of a tail that others hold too; its writer may be at work behind them. */
 static kvcsa_status own_tail(kvcsa_session *s, kvcsa_error *err)
 {
@@ -175,9 +195,11 @@ static kvcsa_status own_tail(kvcsa_session *s, kvcsa_error *err)
     if ((status = want_one(s, s->cls, &s->n_reserved, err)) != KVCSA_OK ||
         (status = kvi_block_acquire_instead(s->pool, st->tail, &copy, err)) != KVCSA_OK)
         return status;
+    if ((status = copy_rows(s, copy, st->tail, n, err)) != KVCSA_OK) {
+        kvi_block_unacquire(s->pool, copy);
+        return status;
+    }
     s->n_reserved--;
-    kvi_kv_copy_rows(&s->model->layout, n, kvi_block_index_part(copy), kvi_block_main_part(copy),
-                     kvi_block_index_part(st->tail), kvi_block_main_part(st->tail));
     memcpy(kvi_block_tokens(copy), kvi_block_tokens(st->tail), n * sizeof(int32_t));
     kvi_block_release(s->pool, st->tail);
     st->tail = copy;
@@ -218,8 +240,12 @@ static kvcsa_status own_page(kvcsa_session *s, kvi_block_class *cls, kvi_block *
                : kvi_block_acquire(s->pool, cls, &mine, err);
     if (st != KVCSA_OK)
         return st;
-    if (!*page && cls == s->pending_cls) /* slots that are never written may be saved */
-        memset(kvi_block_main_part(mine), 0, s->geom.pending_bytes);
+    if (!*page && cls == s->pending_cls && /* slots that are never written may be saved */
+        (st = kvi_memory_fill(kvi_pool_memory(s->pool), kvi_block_main_part(mine), 0,
+                              s->geom.pending_bytes, err)) != KVCSA_OK) {
+        kvi_block_unacquire(s->pool, mine);
+        return st;
+    }
     (*n_reserved)--;
     kvi_block_release(s->pool, *page);
     *page = mine;
@@ -324,10 +350,10 @@ static void fill_slice(kvi_chunk *c, kvi_net_slice *slice)
 {
     const kvcsa_session *s = c->s;
 
-    slice->index_parts = s->index_parts.data;
-    slice->main_parts = s->main_parts.data;
+    slice->index_parts = kvi_session_parts(s, KVI_PARTS_INDEX);
+    slice->main_parts = kvi_session_parts(s, KVI_PARTS_MAIN);
     slice->geom = &s->geom;
-    slice->window_pages = s->page_parts.data;
+    slice->window_pages = kvi_session_parts(s, KVI_PARTS_PAGES);
     slice->pending = s->now.pending ? kvi_block_main_part(s->now.pending) : NULL;
     slice->floors = s->now.floors;
     slice->first_rows = s->first_rows;
@@ -435,6 +461,8 @@ kvcsa_status kvi_chunk_plan(kvi_chunk *c, uint64_t max_rows, kvi_net_slice *slic
         st = kvi_session_prepare_counts(s, slice->pos + slice->n_rows, err);
     if (st == KVCSA_OK)
         st = kvi_session_view(s, 0, err);
+    if (st == KVCSA_OK)
+        st = kvi_session_send_view(s, err);
     if (st != KVCSA_OK) {
         slice->n_rows = 0;
         kvi_chunk_undo(c);
@@ -627,16 +655,34 @@ static void commit_rows(kvi_chunk *c, const kvi_net *net, const kvi_net_slice *s
         kvi_session_drop_append(s);
 }
 
-void kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, size_t i)
+/* Nobody knows what the pages hold now; entries of the chunk lie behind the session's tokens. */
+static void lose_windows(kvi_chunk *c)
 {
     kvcsa_session *s = c->s;
+
+    kvi_chunk_undo(c);
+    s->planned = 0;
+    kvi_state_rebuild_window(s, &s->now, kvi_session_default_replay(s));
+    (void)kvi_session_reserve(s, 0, NULL); /* what there is; a chunk asks for the rest */
+}
+
+kvcsa_status kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, size_t i,
+                              kvcsa_error *err)
+{
+    kvcsa_session *s = c->s;
+    kvcsa_status   st = KVCSA_OK;
     /* the last row, run for its logits: its window and raw rows are there, and are better than what
      * a session makes that sees less by now */
     const int      keep = s->last_row_only;
 
     if (net && !keep)
-        kvi_net_commit(net, slices, i, s->page_parts.data,
-                       s->now.pending ? kvi_block_main_part(s->now.pending) : NULL, s->now.floors);
+        st = kvi_net_commit(net, slices, i, s->page_parts.data,
+                            s->now.pending ? kvi_block_main_part(s->now.pending) : NULL,
+                            s->now.floors, err);
+    if (st != KVCSA_OK) {
+        lose_windows(c);
+        return st;
+    }
     if (!keep)
         note_raw_rows(s, &slices[i]);
     if (slices[i].replay)
@@ -649,4 +695,5 @@ void kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, s
         kvi_session_drop_mark(s);
     if (!kvi_session_has_work(s))
         (void)kvi_session_reserve(s, 0, NULL); /* cannot fail: it only gives back */
+    return KVCSA_OK;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/status.h"
+#include "net/net_features.h"
 #include "plan/plan_cost.h"
 
 #define DEFAULT_CHUNK_TOKENS 128u
@@ -97,11 +98,11 @@ kvcsa_status kvi_session_resolve(const kvi_plan *plan, const kvcsa_session_param
     return resolve_cut(plan, p, &set->decoder_cut, err);
 }
 
-kvi_domain kvi_session_domain(const kvcsa_model *model, const kvi_backend_ops *ops, uint64_t salt)
+kvi_domain kvi_session_domain(const kvcsa_model *model, uint64_t numerics, uint64_t salt)
 {
     return (kvi_domain){.weights = model->fingerprint,
                         .plan = model->plan_hash,
-                        .numerics = ops->numerics,
+                        .numerics = numerics,
                         .salt = salt,
                         .version = KVI_DOMAIN_VERSION};
 }
@@ -117,7 +118,7 @@ static kvcsa_status acquire_classes(kvcsa_session *s, kvcsa_error *err)
                                    .block_tokens = layout->block_tokens};
     const kvi_class_shape page = {.kind = KVI_CLASS_WINDOW, .main_bytes = s->geom.page_bytes};
     const kvi_class_shape raw = {.kind = KVI_CLASS_WINDOW, .main_bytes = s->geom.pending_bytes};
-    const kvi_domain domain = kvi_session_domain(s->model, kvi_pool_ops(s->pool), s->set.salt);
+    const kvi_domain domain = kvi_session_domain(s->model, kvi_pool_numerics(s->pool), s->set.salt);
     kvcsa_status     st;
 
     if ((st = kvi_pool_class_acquire(s->pool, &block, &s->cls, err)) != KVCSA_OK)
@@ -129,6 +130,19 @@ static kvcsa_status acquire_classes(kvcsa_session *s, kvcsa_error *err)
         (st = kvi_pool_class_acquire(s->pool, &raw, &s->pending_cls, err)) != KVCSA_OK)
         return st;
     return kvi_prefix_root_acquire(s->pool, &domain, layout->block_tokens, &s->root, err);
+}
+
+/* What computes in the pool has kernels for the model. */
+static kvcsa_status check_features(const kvcsa_pool *pool, const kvcsa_model *model,
+                                   kvcsa_error *err)
+{
+    const kvi_backend_ops *ops = kvi_pool_ops(pool);
+    kvi_features           f = {0};
+
+    if (!ops->features)
+        return KVCSA_OK;
+    ops->features(&f);
+    return kvi_net_check_features(&f, ops->name, model, err);
 }
 
 kvcsa_status kvi_session_create_with(kvcsa_pool *pool, kvcsa_model *model, const kvi_settings *set,
@@ -151,7 +165,8 @@ kvcsa_status kvi_session_create_with(kvcsa_pool *pool, kvcsa_model *model, const
     s->reuse = set->reuse;
     kvi_session_init_limits(s);
     kvi_pool_count_session(pool, 1);
-    if ((st = kvi_window_geom_init(&s->geom, &model->plan, set->slack_tokens, err)) != KVCSA_OK ||
+    if ((!cache_only && (st = check_features(pool, model, err)) != KVCSA_OK) ||
+        (st = kvi_window_geom_init(&s->geom, &model->plan, set->slack_tokens, err)) != KVCSA_OK ||
         (st = kvi_state_init(s, &s->now, err)) != KVCSA_OK ||
         (st = acquire_classes(s, err)) != KVCSA_OK)
         goto fail;
@@ -215,10 +230,7 @@ static void free_buffers(kvcsa_session *s)
     kvi_buf_free(a, &s->chunk, sizeof(int32_t));
     kvi_buf_free(a, &s->rows, sizeof(uint32_t));
     kvi_buf_free(a, &s->look, sizeof(int32_t));
-    kvi_buf_free(a, &s->blocks, sizeof(kvi_block *));
-    kvi_buf_free(a, &s->index_parts, sizeof(uint8_t *));
-    kvi_buf_free(a, &s->main_parts, sizeof(uint8_t *));
-    kvi_buf_free(a, &s->page_parts, sizeof(uint8_t *));
+    kvi_session_free_view(s);
     kvi_buf_free(a, &s->hidden, 1);
     kvi_buf_free(a, &s->mass, sizeof(double));
     kvi_free(a, s->work, 2 * s->model->plan.n_layers * sizeof *s->work);
@@ -249,6 +261,8 @@ void kvi_session_destroy(kvcsa_session *s)
     kvi_pool_class_release(pool, s->cls);
     kvi_pool_count_session(pool, -1);
     kvi_net_destroy(s->net);
+    if (s->weights)
+        kvi_pool_weights_release(pool, s->weights);
     free_buffers(s);
     kvi_model_release(s->model);
     kvi_free(&a, s, sizeof *s);

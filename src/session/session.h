@@ -82,6 +82,14 @@ typedef struct kvi_settings { /* params, resolved */
     uint32_t store_tokens;   /* 0 = no stored windows */
 } kvi_settings;
 
+/* A list of parts, where the pool's memory is apart, as operators find it. */
+typedef struct kvi_parts_there {
+    void  *data;    /* uint8_t * [cap] in that memory */
+    size_t cap;
+    size_t n_clean; /* entries [0, n_clean) are those of the host's list */
+} kvi_parts_there;
+enum { KVI_PARTS_INDEX = 0, KVI_PARTS_MAIN, KVI_PARTS_PAGES, KVI_N_PARTS };
+
 /* Writes entries and window rows of a chunk instead of the network, see
  * kvi_session_set_filler. */
 typedef void (*kvi_session_fill_fn)(void *user, const kvcsa_session *s, const kvi_net_slice *slice);
@@ -97,6 +105,7 @@ struct kvcsa_session {
     kvi_settings     set;
     kvi_window_geom  geom;
     kvi_net         *net;          /* NULL until it computes */
+    const kvi_weights *weights;    /* of net, from the pool; NULL likewise */
     int              cache_only;   /* of tests and benchmarks: chunks are committed uncomputed */
     kvi_session_fill_fn fill;      /* and filled by this; may be NULL */
     void            *fill_user;
@@ -134,12 +143,13 @@ struct kvcsa_session {
     uint64_t         replay_pos;   /* next row to replay, once planned */
     int              replay_told;  /* to the trace hook */
     kvi_logits      *next_logits;  /* what a commit writes; allocated before the run */
-    /* flat tables of all blocks, made when they are wanted (kvi_session_view) */
+    /* flat tables of all blocks, for the host, made when they are wanted (kvi_session_view) */
     kvi_buf          blocks;       /* kvi_block *; borrowed from the chain */
     kvi_buf          index_parts;  /* uint8_t * */
     kvi_buf          main_parts;
     kvi_buf          page_parts;   /* uint8_t * [geom.n_pages] */
     uint64_t         n_view;       /* entries [0, n_view) are those of the chain */
+    kvi_parts_there  there[KVI_N_PARTS];
     /* what selection may see, and what it saw */
     kvi_select_limits limits;      /* hidden points into `hidden` */
     kvi_buf          hidden;       /* u8 a span */
@@ -161,8 +171,7 @@ kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model,
 void         kvi_session_destroy(kvcsa_session *s);   /* accepts NULL and half-built sessions */
 
 /* What two sessions must have in common to share blocks. */
-kvi_domain   kvi_session_domain(const kvcsa_model *model, const kvi_backend_ops *ops,
-                                uint64_t salt);
+kvi_domain   kvi_session_domain(const kvcsa_model *model, uint64_t numerics, uint64_t salt);
 
 /* (S5) ERR_BUSY if another thread is inside. */
 kvcsa_status kvi_session_enter(kvcsa_session *s, kvcsa_error *err);

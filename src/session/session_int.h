@@ -42,6 +42,11 @@ int kvi_session_grow_ids(const kvcsa_session *s, kvi_buf *buf, size_t used, size
 /* Blocks of the chain and the tail, in s->blocks, and their parts: [0, ceil(n_tokens /
  * block_tokens)) and room for n_more. ERR_NOMEM. */
 kvcsa_status kvi_session_view(kvcsa_session *s, uint64_t n_more, kvcsa_error *err);
+/* What has changed of the view goes to where operators find it. ERR_NOMEM, ERR_BACKEND. */
+kvcsa_status kvi_session_send_view(kvcsa_session *s, kvcsa_error *err);
+/* There: KVI_PARTS_*. */
+uint8_t *const *kvi_session_parts(const kvcsa_session *s, uint32_t which);
+void            kvi_session_free_view(kvcsa_session *s);
 
 static inline uint32_t kvi_session_block_tokens(const kvcsa_session *s)
 {
@@ -143,8 +148,10 @@ typedef struct kvi_chunk { /* of one session inside a step */
  * will write. Fills the slice. 0 rows: nothing is left to run (adopting was enough). */
 kvcsa_status kvi_chunk_plan(kvi_chunk *c, uint64_t max_rows, kvi_net_slice *slice,
                             kvcsa_error *err);
-/* The run went well: cannot fail. net NULL: nothing was computed (cache_only). */
-void         kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, size_t i);
+/* The run went well. net NULL: nothing was computed (cache_only). ERR_BACKEND, where the memory is
+ * a device's: nothing is committed, and the windows have to be rebuilt. */
+kvcsa_status kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, size_t i,
+                              kvcsa_error *err);
 /* It did not. */
 void         kvi_chunk_undo(kvi_chunk *c);
 void         kvi_session_drop_mark(kvcsa_session *s); /* (S4); there need not be one */

@@ -9,6 +9,8 @@
 
 static const uint8_t zeros[KVI_SNAP_UNIT];
 
+enum { AHEAD = 16 }; /* blocks */
+
 /* ------------------------------------------------------------------ header */
 
 /* Window rows that are right and that the ring still holds begin here. */
@@ -164,6 +166,19 @@ kvcsa_status kvi_snapshot_size(kvcsa_session *s, uint32_t flags, uint64_t *n_byt
 
 /* ------------------------------------------------------------------ records */
 
+/* Pinned. */
+static kvcsa_status alloc_seen(kvi_save *v, kvcsa_error *err)
+{
+    void        *seen = NULL;
+    kvcsa_status st =
+        kvi_memory_alloc_pinned(kvi_pool_memory(v->s->pool), v->seen_bytes, &seen, err);
+
+    v->seen = seen;
+    if (st == KVCSA_ERR_NOMEM)
+        kvi_fail(err, st, "parts of %zu bytes", v->seen_bytes);
+    return st;
+}
+
 kvcsa_status kvi_save_init(kvi_save *v, kvcsa_session *s, uint32_t flags, uint32_t kind,
                            kvcsa_error *err)
 {
@@ -180,43 +195,119 @@ kvcsa_status kvi_save_init(kvi_save *v, kvcsa_session *s, uint32_t flags, uint32
     v->scratch_bytes = kvi_max_size(v->scratch_bytes, v->h.raw_bytes);
     if (!(v->scratch = kvi_alloc(&s->allocator, v->scratch_bytes)))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "record of %zu bytes", v->scratch_bytes);
-    return KVCSA_OK;
+    if (!kvi_memory_is_apart(kvi_pool_memory(s->pool)))
+        return KVCSA_OK;
+    /* of a directory's blocks most are there already */
+    v->n_ahead = kind == KVI_SNAP_FILE ? kvi_min_size(kvi_snap_n_blocks(&v->h), AHEAD) : 1;
+    v->seen_bytes = (size_t)kvi_max_size(v->n_ahead, 1) *
+                    ((size_t)layout->index_part_bytes + layout->main_part_bytes);
+    v->seen_bytes = kvi_max_size(v->seen_bytes, s->geom.page_bytes);
+    v->seen_bytes = kvi_max_size(v->seen_bytes, s->geom.pending_bytes);
+    return alloc_seen(v, err);
 }
 
 void kvi_save_fini(kvi_save *v)
 {
-    if (v->s)
+    if (v->s) {
         kvi_free(&v->s->allocator, v->scratch, v->scratch_bytes);
+        if (v->seen)
+            kvi_memory_free_pinned(kvi_pool_memory(v->s->pool), v->seen, v->seen_bytes);
+    }
     *v = (kvi_save){0};
 }
 
-/* Complete entries of n tokens of a block; the rest of its parts is zeros. */
-static void gather_rows(const kvi_kv_layout *layout, const kvi_block *b, uint32_t n,
-                        uint8_t *index_part, uint8_t *main_part)
+/* The main part of a page. */
+static kvcsa_status see_page(kvi_save *v, const kvi_block *page, size_t n_bytes, const void **out,
+                             kvcsa_error *err)
 {
-    memset(index_part, 0, layout->index_part_bytes);
-    memset(main_part, 0, layout->main_part_bytes);
-    kvi_kv_copy_rows(layout, n, index_part, main_part, kvi_block_index_part(b),
-                     kvi_block_main_part(b));
+    v->n_seen = 0;
+    return kvi_memory_see(kvi_pool_memory(v->s->pool), kvi_block_main_part(page), n_bytes, v->seen,
+                          out, err);
 }
 
-static void make_block(kvi_save *v, uint64_t i, kvi_save_record *out)
+/* Parts of block `first` and of those behind it, from a device: one wait for all. */
+static kvcsa_status look_ahead(kvi_save *v, uint64_t first, kvcsa_error *err)
+{
+    const kvi_memory    *m = kvi_pool_memory(v->s->pool);
+    const kvi_kv_layout *layout = &v->s->model->layout;
+    const uint64_t       n = kvi_min_size(v->n_ahead, kvi_snap_n_blocks(&v->h) - first);
+    uint8_t             *to = v->seen;
+    kvcsa_status         st = KVCSA_OK;
+    kvcsa_status         waited;
+
+    v->n_seen = 0;
+    for (uint64_t i = first; i < first + n && st == KVCSA_OK; i++) {
+        const kvi_block *b = kvi_session_blocks(v->s)[i];
+
+        st = kvi_memory_get_later(m, to, kvi_block_index_part(b), layout->index_part_bytes, err);
+        to += layout->index_part_bytes;
+        if (st == KVCSA_OK)
+            st = kvi_memory_get_later(m, to, kvi_block_main_part(b), layout->main_part_bytes, err);
+        to += layout->main_part_bytes;
+    }
+    waited = kvi_memory_sync(m, st == KVCSA_OK ? err : NULL); /* nothing is on its way any more */
+    st = st == KVCSA_OK ? waited : st;
+    v->seen_first = first;
+    v->n_seen = st == KVCSA_OK ? n : 0;
+    return st;
+}
+
+kvcsa_status kvi_save_see(kvi_save *v, kvi_save_record *rec, kvcsa_error *err)
 {
     const kvi_kv_layout *layout = &v->s->model->layout;
-    const kvi_block     *b = kvi_session_blocks(v->s)[i];
-    kvi_snap_record     *r = &out->r;
-    uint8_t             *ids = v->scratch;
-    uint8_t             *index_part = ids + r->ids_bytes;
-    uint8_t             *main_part = index_part + r->part_bytes[0];
+    const size_t         each = (size_t)layout->index_part_bytes + layout->main_part_bytes;
+    kvcsa_status         st = KVCSA_OK;
+
+    if (!rec->block)
+        return KVCSA_OK;
+    if (!v->seen) {
+        rec->parts[0] = kvi_block_index_part(rec->block);
+        rec->parts[1] = kvi_block_main_part(rec->block);
+    } else {
+        if ((rec->at < v->seen_first || rec->at - v->seen_first >= v->n_seen) &&
+            (st = look_ahead(v, rec->at, err)) != KVCSA_OK)
+            return st;
+        rec->parts[0] = v->seen + (rec->at - v->seen_first) * each;
+        rec->parts[1] = v->seen + (rec->at - v->seen_first) * each + layout->index_part_bytes;
+        rec->in_scratch = 1;
+    }
+    rec->block = NULL;
+    return KVCSA_OK;
+}
+
+/* Complete entries of n tokens of a block; the rest of its parts is zeros. */
+static kvcsa_status gather_rows(kvi_save *v, kvi_save_record *rec, uint32_t n, uint8_t *index_part,
+                                uint8_t *main_part, kvcsa_error *err)
+{
+    const kvi_kv_layout *layout = &v->s->model->layout;
+    kvcsa_status         st = kvi_save_see(v, rec, err);
+
+    if (st != KVCSA_OK)
+        return st;
+    memset(index_part, 0, layout->index_part_bytes);
+    memset(main_part, 0, layout->main_part_bytes);
+    kvi_kv_copy_rows(layout, n, index_part, main_part, rec->parts[0], rec->parts[1]);
+    return KVCSA_OK;
+}
+
+static kvcsa_status make_block(kvi_save *v, uint64_t i, kvi_save_record *out, kvcsa_error *err)
+{
+    const kvi_block *b = kvi_session_blocks(v->s)[i];
+    kvi_snap_record *r = &out->r;
+    uint8_t         *ids = v->scratch;
+    uint8_t         *index_part = ids + r->ids_bytes;
+    uint8_t         *main_part = index_part + r->part_bytes[0];
+    kvcsa_status     st;
 
     out->ids = kvi_block_tokens(b);
-    out->parts[0] = kvi_block_index_part(b);
-    out->parts[1] = kvi_block_main_part(b);
+    out->block = b;
+    out->at = i;
     r->parent = v->last_key;
     if (r->flags & KVI_RECORD_PARTIAL) {
         memset(ids, 0, r->ids_bytes);
         memcpy(ids, out->ids, r->n_tokens * sizeof(int32_t));
-        gather_rows(layout, b, r->n_tokens, index_part, main_part);
+        if ((st = gather_rows(v, out, r->n_tokens, index_part, main_part, err)) != KVCSA_OK)
+            return st;
         out->ids = ids;
         out->parts[0] = index_part;
         out->parts[1] = main_part;
@@ -235,6 +326,7 @@ static void make_block(kvi_save *v, uint64_t i, kvi_save_record *out)
     else
         r->key = kvi_block_key(b);
     v->last_key = r->key;
+    return KVCSA_OK;
 }
 
 /* Rows of positions [lo, hi) of a page, in its layout. */
@@ -253,51 +345,73 @@ static void gather_page(const kvcsa_session *s, const uint8_t *page, uint64_t lo
     }
 }
 
-static const void *make_page(kvi_save *v, kvi_save_record *out)
+static kvcsa_status make_page(kvi_save *v, kvi_save_record *out, kvcsa_error *err)
 {
     const kvcsa_session *s = v->s;
     const uint64_t       begin = out->r.position;
     const uint64_t       lo = kvi_max_size(begin, v->h.window_lo);
     const uint64_t       hi = kvi_min_size(begin + s->geom.page_rows, v->h.n_tokens);
-    const uint8_t       *page = kvi_block_main_part(page_of_group(s, begin / s->geom.page_rows));
+    const void          *page = NULL;
+    kvcsa_status         st =
+        see_page(v, page_of_group(s, begin / s->geom.page_rows), s->geom.page_bytes, &page, err);
 
+    if (st != KVCSA_OK)
+        return st;
+    out->in_scratch = v->seen != NULL;
+    out->parts[2] = page;
     if (hi - lo == s->geom.page_rows)
-        return page;
+        return KVCSA_OK;
     gather_page(s, page, lo, hi, v->scratch);
     out->in_scratch = 1;
-    return v->scratch;
+    out->parts[2] = v->scratch;
+    return KVCSA_OK;
 }
 
-void kvi_save_make(kvi_save *v, uint64_t i, kvi_save_record *out)
+static kvcsa_status make_raw(kvi_save *v, kvi_save_record *out, kvcsa_error *err)
+{
+    const kvcsa_session *s = v->s;
+    const void          *page = NULL;
+    kvcsa_status         st = see_page(v, s->now.pending, s->geom.pending_bytes, &page, err);
+
+    if (st != KVCSA_OK)
+        return st;
+    kvi_snap_copy_raw(s, s->now.n_tokens, v->h.raw_lo, v->h.raw_slots, (void *)(uintptr_t)page,
+                      v->scratch, 0);
+    out->parts[2] = v->scratch;
+    out->in_scratch = 1;
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_save_make(kvi_save *v, uint64_t i, kvi_save_record *out, kvcsa_error *err)
 {
     const kvi_state *st = &v->s->now;
     kvi_snap_record *r = &out->r;
+    kvcsa_status     made = KVCSA_OK;
     int              part = 2;
 
     *out = (kvi_save_record){0};
     kvi_snap_expect(&v->h, i, r, NULL);
     switch (r->kind) {
     case KVI_RECORD_BLOCK:
-        make_block(v, i, out);
-        return;
+        return make_block(v, i, out, err);
     case KVI_RECORD_FLOORS:
         part = 0;
         out->parts[0] = st->floors;
         break;
     case KVI_RECORD_PAGE:
-        out->parts[2] = make_page(v, out);
+        made = make_page(v, out, err);
         break;
     case KVI_RECORD_RAW:
-        kvi_snap_copy_raw(v->s, st->n_tokens, v->h.raw_lo, v->h.raw_slots,
-                          kvi_block_main_part(st->pending), v->scratch, 0);
-        out->parts[2] = v->scratch;
-        out->in_scratch = 1;
+        made = make_raw(v, out, err);
         break;
     default:
         out->parts[2] = st->logits->row;
     }
+    if (made != KVCSA_OK)
+        return made;
     r->sums[part] = kvi_hash128_of(out->parts[part], r->part_bytes[part], 0);
     kvi_snap_record_set_key(r);
+    return KVCSA_OK;
 }
 
 /* ------------------------------------------------------------------ sink */
@@ -355,6 +469,7 @@ kvcsa_status kvi_sink_record(kvi_sink *k, const kvi_save_record *rec, kvcsa_erro
     kvcsa_status           st = KVCSA_OK;
     uint8_t               *head;
 
+    KVI_ASSERT(!rec->block);
     if ((k->n_iov + KVI_SINK_PER_RECORD > KVI_SINK_IOVS ||
          k->n_heads == KVI_SINK_IOVS / KVI_SINK_PER_RECORD) &&
         (st = kvi_sink_flush(k, err)) != KVCSA_OK)
@@ -380,8 +495,9 @@ kvcsa_status kvi_save_all(kvi_save *v, kvi_sink *k, kvcsa_error *err)
     kvi_snap_header_encode(&v->h, page);
     st = kvi_sink_put(k, page, sizeof page, err);
     for (uint64_t i = 0; i < v->h.n_records && st == KVCSA_OK; i++) {
-        kvi_save_make(v, i, &rec);
-        st = kvi_sink_record(k, &rec, err);
+        if ((st = kvi_save_make(v, i, &rec, err)) == KVCSA_OK &&
+            (st = kvi_save_see(v, &rec, err)) == KVCSA_OK)
+            st = kvi_sink_record(k, &rec, err);
     }
     if (st == KVCSA_OK)
         st = kvi_sink_flush(k, err);

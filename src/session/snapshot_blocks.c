@@ -1,7 +1,8 @@
 /* Blocks of a snapshot into the pool, and the bytes of its records from files or a callback.
  *
  * From files, blocks are read by all threads of the pool; heads first, since they have the tokens
- * that the prefix tree is asked for. From a callback, record by record. Blocks are sealed as
+ * that the prefix tree is asked for. From a callback, record by record. Where the pool's memory is
+ * apart, parts are read into the host's and put there by the calling thread. Blocks are sealed as
  * private ones, which takes their checksums; those are compared with the record's. */
 #include "session/snapshot_int.h"
 
@@ -123,6 +124,47 @@ kvcsa_status kvi_load_at(const kvi_load *ld, uint64_t record, void *data, size_t
 
 /* ------------------------------------------------------------------ one block */
 
+/* Where both parts of a block are read to: slot i of the half that is filled, or the block itself.
+ */
+static uint8_t *part_of(const kvi_load *ld, const kvi_block *b, uint64_t slot, int part)
+{
+    if (!ld->staged)
+        return part ? kvi_block_main_part(b) : kvi_block_index_part(b);
+    return ld->staged + (size_t)ld->half * (ld->staged_bytes / KVI_LOAD_HALVES) +
+           slot * ((size_t)ld->h.index_bytes + ld->h.main_bytes) + (part ? ld->h.index_bytes : 0);
+}
+
+/* They are in the block from now on. */
+static kvcsa_status put_parts(const kvi_load *ld, const kvi_block *b, uint64_t slot,
+                              kvcsa_error *err)
+{
+    const kvi_memory *m = kvi_pool_memory(ld->s->pool);
+    kvcsa_status st = kvi_memory_put_pinned(m, kvi_block_index_part(b), part_of(ld, b, slot, 0),
+                                            ld->h.index_bytes, err);
+
+    if (st == KVCSA_OK)
+        st = kvi_memory_put_pinned(m, kvi_block_main_part(b), part_of(ld, b, slot, 1),
+                                   ld->h.main_bytes, err);
+    return st;
+}
+
+/* Those of n blocks, bad ones left out, which have been read to the half; the other one, whose
+ * parts have had all that time to get there, is filled next. */
+static kvcsa_status put_half(kvi_load *ld, kvi_block *const *blocks, const int32_t *bad, uint64_t n,
+                             kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    if (!ld->staged)
+        return KVCSA_OK;
+    st = kvi_memory_sync(kvi_pool_memory(ld->s->pool), err);
+    for (uint64_t i = 0; i < n && st == KVCSA_OK; i++)
+        if (!bad[i])
+            st = put_parts(ld, blocks[i], i, err);
+    ld->half = !ld->half;
+    return st;
+}
+
 static kvcsa_status check_tokens(const kvi_load *ld, uint64_t i, const kvi_snap_record *r,
                                  const int32_t *ids, kvcsa_error *err)
 {
@@ -214,6 +256,7 @@ static kvcsa_status join_block(kvi_load *ld, uint64_t i, const kvi_snap_record *
 typedef struct job { /* a run of records in one file */
     const kvi_load  *ld;
     uint64_t         first;
+    uint64_t         staged; /* the record in slot 0 of what is staged */
     kvi_snap_record *recs;  /* [n_all] */
     uint8_t         *heads; /* [n_all, stride] heads and token ids */
     size_t           stride;
@@ -230,10 +273,10 @@ static void read_heads(void *arg, size_t begin, size_t end)
             read_exactly(j->ld, j->heads + i * j->stride, j->stride, kvi_load_offset(j->ld, i));
 }
 
-static void sum_parts(const kvi_block *b, const kvi_snap_record *r, kvi_hash128 *sums)
+static void sum_parts(uint8_t *const *parts, const kvi_snap_record *r, kvi_hash128 *sums)
 {
-    sums[0] = kvi_hash128_of(kvi_block_index_part(b), r->part_bytes[0], 0);
-    sums[1] = kvi_hash128_of(kvi_block_main_part(b), r->part_bytes[1], 0);
+    sums[0] = kvi_hash128_of(parts[0], r->part_bytes[0], 0);
+    sums[1] = kvi_hash128_of(parts[1], r->part_bytes[1], 0);
 }
 
 static void read_parts(void *arg, size_t begin, size_t end)
@@ -242,15 +285,16 @@ static void read_parts(void *arg, size_t begin, size_t end)
 
     for (uint64_t i = j->first + begin; i < j->first + end; i++) {
         const kvi_snap_record *r = &j->recs[i];
-        kvi_block             *b = j->ld->blocks[i];
+        const kvi_block       *b = j->ld->blocks[i];
+        uint8_t *const         parts[] = {part_of(j->ld, b, i - j->staged, 0),
+                                          part_of(j->ld, b, i - j->staged, 1)};
         const uint64_t         at = kvi_load_offset(j->ld, i) + j->stride;
 
-        j->bad[i] = read_exactly(j->ld, kvi_block_index_part(b), r->part_bytes[0], at);
+        j->bad[i] = read_exactly(j->ld, parts[0], r->part_bytes[0], at);
         if (!j->bad[i])
-            j->bad[i] = read_exactly(j->ld, kvi_block_main_part(b), r->part_bytes[1],
-                                     at + r->part_bytes[0]);
+            j->bad[i] = read_exactly(j->ld, parts[1], r->part_bytes[1], at + r->part_bytes[0]);
         if (!j->bad[i])
-            sum_parts(b, r, j->sums[i]);
+            sum_parts(parts, r, j->sums[i]);
     }
 }
 
@@ -342,6 +386,22 @@ static kvcsa_status reserve_blocks(kvi_load *ld, uint64_t n, kvcsa_error *err)
     return st;
 }
 
+/* Parts of the blocks from `first` on, that are acquired: all at once, or as many as can be staged.
+ */
+static kvcsa_status read_all_parts(kvi_load *ld, job *j, uint64_t first, kvcsa_error *err)
+{
+    kvcsa_status st = KVCSA_OK;
+
+    for (uint64_t end; first < ld->n_blocks && st == KVCSA_OK; first = end) {
+        end = ld->staged ? kvi_min_size(first + KVI_LOAD_STAGED, ld->n_blocks) : ld->n_blocks;
+        j->staged = first;
+        st = run_over_files(ld, j, read_parts, first, end, PARTS_AT_ONCE, err);
+        if (st == KVCSA_OK)
+            st = put_half(ld, ld->blocks + first, j->bad + first, end - first, err);
+    }
+    return st;
+}
+
 static kvcsa_status read_blocks(kvi_load *ld, job *j, kvcsa_error *err)
 {
     const uint64_t first = ld->n_shared;
@@ -350,7 +410,7 @@ static kvcsa_status read_blocks(kvi_load *ld, job *j, kvcsa_error *err)
     for (uint64_t i = first; i < ld->n_blocks && st == KVCSA_OK; i++)
         st = acquire_block(ld, &ld->blocks[i], err);
     if (st == KVCSA_OK)
-        st = run_over_files(ld, j, read_parts, first, ld->n_blocks, PARTS_AT_ONCE, err);
+        st = read_all_parts(ld, j, first, err);
     for (uint64_t i = first; i < ld->n_blocks && st == KVCSA_OK; i++) {
         kvi_block *b = ld->blocks[i];
 
@@ -420,6 +480,8 @@ static kvcsa_status load_next_block(kvi_load *ld, uint64_t i, uint8_t *head, int
     kvi_snap_record r;
     kvi_hash128     sums[2];
     kvi_block      *b = NULL;
+    uint8_t        *parts[2];
+    const int32_t   good = 0;
     uint64_t        n;
     kvcsa_status    st;
 
@@ -434,15 +496,18 @@ static kvcsa_status load_next_block(kvi_load *ld, uint64_t i, uint8_t *head, int
         (st = acquire_block(ld, &b, err)) != KVCSA_OK)
         return st;
     n += (uint64_t)r.part_bytes[0] + r.part_bytes[1];
-    if ((st = kvi_load_next(ld, i, kvi_block_index_part(b), r.part_bytes[0], err)) != KVCSA_OK ||
-        (st = kvi_load_next(ld, i, kvi_block_main_part(b), r.part_bytes[1], err)) != KVCSA_OK ||
+    parts[0] = part_of(ld, b, 0, 0);
+    parts[1] = part_of(ld, b, 0, 1);
+    if ((st = kvi_load_next(ld, i, parts[0], r.part_bytes[0], err)) != KVCSA_OK ||
+        (st = kvi_load_next(ld, i, parts[1], r.part_bytes[1], err)) != KVCSA_OK ||
+        (st = put_half(ld, &b, &good, 1, err)) != KVCSA_OK ||
         (st = kvi_load_skip(ld, i, kvi_snap_record_bytes(&r) - n, err)) != KVCSA_OK) {
         kvi_block_release(ld->s->pool, b);
         return st;
     }
     memcpy(kvi_block_tokens(b), ids, r.ids_bytes);
     ld->n_records++;
-    sum_parts(b, &r, sums);
+    sum_parts(parts, &r, sums);
     return join_block(ld, i, &r, b, sums, err);
 }
 

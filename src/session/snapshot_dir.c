@@ -345,7 +345,8 @@ static kvcsa_status save_record(dir_save *d, uint64_t i, kvcsa_error *err)
     const place    *p;
     kvcsa_status    st = KVCSA_OK;
 
-    kvi_save_make(&d->v, i, &rec);
+    if ((st = kvi_save_make(&d->v, i, &rec, err)) != KVCSA_OK)
+        return st;
     e = (kvi_snap_entry){.key = rec.r.key,
                          .n_bytes = kvi_snap_record_bytes(&rec.r),
                          .position = rec.r.position,
@@ -360,7 +361,8 @@ static kvcsa_status save_record(dir_save *d, uint64_t i, kvcsa_error *err)
     } else {
         out = &d->out[e.kind == KVI_RECORD_BLOCK && !(e.flags & KVI_RECORD_PARTIAL) ? LASTING
                                                                                    : PASSING];
-        if (!out->path && (st = begin_segment(d, out, err)) != KVCSA_OK)
+        if ((st = kvi_save_see(&d->v, &rec, err)) != KVCSA_OK ||
+            (!out->path && (st = begin_segment(d, out, err)) != KVCSA_OK))
             return st;
         e.segment = out->number;
         e.offset = out->sink.n_bytes;

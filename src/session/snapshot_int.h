@@ -18,13 +18,20 @@ typedef struct kvi_save {
     kvi_hash128     last_key; /* of the block made last */
     uint8_t        *scratch;  /* of a record that does not lie in the session as it is written */
     size_t          scratch_bytes;
+    uint8_t        *seen;     /* where the pool's memory is apart: parts of blocks, or a page; else
+                               * NULL */
+    size_t          seen_bytes;
+    uint64_t        seen_first, n_seen; /* blocks whose parts it holds */
+    uint64_t        n_ahead;            /* so many with one wait */
 } kvi_save;
 
 typedef struct kvi_save_record { /* bytes are borrowed from the session or the scratch */
-    kvi_snap_record r;
-    const void     *ids;
-    const void     *parts[KVI_SNAP_PARTS];
-    int             in_scratch; /* the next record may overwrite it */
+    kvi_snap_record  r;
+    const void      *ids;
+    const void      *parts[KVI_SNAP_PARTS];
+    const kvi_block *block;      /* parts are to be looked at: kvi_save_see; NULL = they are here */
+    uint64_t         at;         /* of a block: which */
+    int              in_scratch; /* the next record may overwrite it */
 } kvi_save_record;
 
 /* kind: KVI_SNAP_FILE or KVI_SNAP_MANIFEST. The session does not change until fini. fini accepts a
@@ -32,8 +39,11 @@ typedef struct kvi_save_record { /* bytes are borrowed from the session or the s
 kvcsa_status kvi_save_init(kvi_save *v, kvcsa_session *s, uint32_t flags, uint32_t kind,
                            kvcsa_error *err);
 void         kvi_save_fini(kvi_save *v);
-/* Record i; they are made in order, each once. */
-void         kvi_save_make(kvi_save *v, uint64_t i, kvi_save_record *out);
+/* Record i; they are made in order, each once. Parts of a full block are left out: a directory may
+ * have them already. ERR_BACKEND, where the memory is a device's; likewise below. */
+kvcsa_status kvi_save_make(kvi_save *v, uint64_t i, kvi_save_record *out, kvcsa_error *err);
+/* With all its parts, for the sink. */
+kvcsa_status kvi_save_see(kvi_save *v, kvi_save_record *rec, kvcsa_error *err);
 
 enum { KVI_SINK_IOVS = 64, KVI_SINK_PER_RECORD = 6 };
 
@@ -51,6 +61,7 @@ typedef struct kvi_sink { /* where bytes go: a file, in few large writes, or a c
 
 /* data stays until the next flush. ERR_IO. */
 kvcsa_status kvi_sink_put(kvi_sink *k, const void *data, size_t n, kvcsa_error *err);
+/* It has been seen. */
 kvcsa_status kvi_sink_record(kvi_sink *k, const kvi_save_record *rec, kvcsa_error *err);
 kvcsa_status kvi_sink_flush(kvi_sink *k, kvcsa_error *err);
 /* Header page and all records. */
@@ -63,8 +74,8 @@ void kvi_save_count(const kvi_save *v, uint64_t n_bytes, uint64_t n_records, uin
                     kvcsa_snapshot_info *info);
 
 /* Raw rows of tokens [lo, n), at most the last `slots` of each owner, between a page of this
- * session's and the bytes of a record. Returns the record's bytes; bytes NULL: nothing is copied.
- */
+ * session's, in the host's memory, and the bytes of a record. Returns the record's bytes; bytes
+ * NULL: nothing is copied. */
 uint64_t kvi_snap_copy_raw(const kvcsa_session *s, uint64_t n, uint64_t lo, uint32_t slots,
                            uint8_t *page, uint8_t *bytes, int to_page);
 
@@ -150,6 +161,10 @@ typedef struct kvi_load {
     kvi_logits         *logits;
     uint8_t            *buffer;      /* of a record that is no block, or of skipped bytes */
     size_t              buffer_bytes;
+    uint8_t            *staged;      /* where the pool's memory is apart: parts or a page on their
+                                      * way; else NULL */
+    size_t              staged_bytes;
+    int                 half;        /* of it that is filled next */
     uint64_t            n_shared;
     uint64_t            n_bytes;     /* read */
     uint64_t            n_records;
@@ -169,6 +184,9 @@ uint64_t     kvi_load_offset(const kvi_load *ld, uint64_t i);
 kvcsa_status kvi_load_at(const kvi_load *ld, uint64_t record, void *data, size_t n, uint64_t at,
                          kvcsa_error *err);
 kvcsa_status kvi_load_bad_sum(kvcsa_error *err, uint64_t i);
+/* Blocks whose parts are staged together; while those of one half are on their way, the other is
+ * filled. */
+enum { KVI_LOAD_STAGED = 32, KVI_LOAD_HALVES = 2 };
 /* All blocks, up to damage that is left out, into the state. */
 kvcsa_status kvi_load_blocks_from_files(kvi_load *ld, kvcsa_error *err);
 kvcsa_status kvi_load_blocks_from_reader(kvi_load *ld, kvcsa_error *err);

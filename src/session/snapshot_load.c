@@ -113,11 +113,56 @@ static kvcsa_status need_page(kvi_load *ld, kvi_block_class *cls, kvi_block **pa
         return KVCSA_OK;
     if ((st = kvi_pool_reserve(ld->s->pool, cls, 1, err)) != KVCSA_OK)
         return st;
-    if ((st = kvi_block_acquire(ld->s->pool, cls, page, err)) != KVCSA_OK)
+    if ((st = kvi_block_acquire(ld->s->pool, cls, page, err)) != KVCSA_OK) {
         kvi_pool_unreserve(ld->s->pool, cls, 1);
-    else
-        memset(kvi_block_main_part(*page), 0, n_bytes);
-    return st;
+        return st;
+    }
+    return kvi_memory_fill(kvi_pool_memory(ld->s->pool), kvi_block_main_part(*page), 0, n_bytes,
+                           err);
+}
+
+/* The bytes of a page to be changed: itself or, until close_page, a copy. */
+static kvcsa_status open_page(kvi_load *ld, kvi_block_class *cls, kvi_block **page,
+                              uint32_t n_bytes, uint8_t **out, kvcsa_error *err)
+{
+    const kvi_memory *m = kvi_pool_memory(ld->s->pool);
+    kvcsa_status      st = need_page(ld, cls, page, n_bytes, err);
+
+    if (st != KVCSA_OK)
+        return st;
+    *out = ld->staged ? ld->staged : kvi_block_main_part(*page);
+    if (!ld->staged)
+        return KVCSA_OK;
+    if ((st = kvi_memory_sync(m, err)) != KVCSA_OK) /* what is staged may be on its way */
+        return st;
+    return kvi_memory_get(m, *out, kvi_block_main_part(*page), n_bytes, err);
+}
+
+static kvcsa_status close_page(kvi_load *ld, const kvi_block *page, uint32_t n_bytes,
+                               kvcsa_error *err)
+{
+    /* the next page waits before it changes what is staged */
+    return ld->staged ? kvi_memory_put_pinned(kvi_pool_memory(ld->s->pool),
+                                              kvi_block_main_part(page), ld->staged, n_bytes, err)
+                      : KVCSA_OK;
+}
+
+/* Row of position p, of all layers, from a stored page into one of the ring. */
+static void put_row(const kvi_load *ld, const kvi_snap_record *r, uint64_t p, const uint8_t *bytes,
+                    uint8_t *page)
+{
+    const kvi_plan        *plan = &ld->s->model->plan;
+    const kvi_window_geom *g = &ld->s->geom;
+    size_t                 from = 0;
+    size_t                 to = 0;
+
+    for (uint32_t l = 0; l < plan->n_layers; l++) {
+        const size_t row = plan->rows[l].window_bytes;
+
+        memcpy(page + to + p % g->page_rows * row, bytes + from + (p - r->position) * row, row);
+        from += r->n_tokens * row;
+        to += g->page_rows * row;
+    }
 }
 
 /* Rows of a stored page into the ring, whatever its pages are. */
@@ -127,25 +172,21 @@ static kvcsa_status put_rows(kvi_load *ld, const kvi_snap_record *r, const uint8
     const kvcsa_session   *s = ld->s;
     const kvi_window_geom *g = &s->geom;
     const uint64_t         end = kvi_min_size(r->position + r->n_tokens, ld->h.n_tokens);
+    uint64_t               p = kvi_max_size(r->position, ld->window_lo);
+    kvcsa_status           st = KVCSA_OK;
 
-    for (uint64_t p = kvi_max_size(r->position, ld->window_lo); p < end; p++) {
-        kvi_block  **page = &ld->st.pages[kvi_window_page_of(g, p)];
-        kvcsa_status st = need_page(ld, s->page_cls, page, g->page_bytes, err);
-        size_t       from = 0;
-        size_t       to = 0;
+    while (p < end && st == KVCSA_OK) {
+        const uint64_t next = kvi_min_size(end, p - p % g->page_rows + g->page_rows);
+        kvi_block    **page = &ld->st.pages[kvi_window_page_of(g, p)];
+        uint8_t       *rows = NULL;
 
-        if (st != KVCSA_OK)
+        if ((st = open_page(ld, s->page_cls, page, g->page_bytes, &rows, err)) != KVCSA_OK)
             return st;
-        for (uint32_t l = 0; l < s->model->plan.n_layers; l++) {
-            const size_t row = s->model->plan.rows[l].window_bytes;
-
-            memcpy(kvi_block_main_part(*page) + to + p % g->page_rows * row,
-                   bytes + from + (p - r->position) * row, row);
-            from += r->n_tokens * row;
-            to += g->page_rows * row;
-        }
+        for (; p < next; p++)
+            put_row(ld, r, p, bytes, rows);
+        st = close_page(ld, *page, g->page_bytes, err);
     }
-    return KVCSA_OK;
+    return st;
 }
 
 static kvcsa_status take_floors(kvi_load *ld, const uint8_t *bytes, kvcsa_error *err)
@@ -166,6 +207,8 @@ static kvcsa_status take_record(kvi_load *ld, const kvi_snap_record *r, uint8_t 
                                 kvcsa_error *err)
 {
     const kvcsa_session *s = ld->s;
+    const uint32_t       n_raw = s->geom.pending_bytes;
+    uint8_t             *rows = NULL;
     kvcsa_status         st;
 
     switch (r->kind) {
@@ -176,11 +219,10 @@ static kvcsa_status take_record(kvi_load *ld, const kvi_snap_record *r, uint8_t 
     case KVI_RECORD_RAW:
         if (!ld->has_window) /* a replay makes them again */
             return KVCSA_OK;
-        if ((st = need_page(ld, s->pending_cls, &ld->st.pending, s->geom.pending_bytes, err)) ==
-            KVCSA_OK)
-            kvi_snap_copy_raw(s, ld->h.n_tokens, ld->h.raw_lo, ld->h.raw_slots,
-                              kvi_block_main_part(ld->st.pending), bytes, 1);
-        return st;
+        if ((st = open_page(ld, s->pending_cls, &ld->st.pending, n_raw, &rows, err)) != KVCSA_OK)
+            return st;
+        kvi_snap_copy_raw(s, ld->h.n_tokens, ld->h.raw_lo, ld->h.raw_slots, rows, bytes, 1);
+        return close_page(ld, ld->st.pending, n_raw, err);
     default:
         if (!(ld->logits = kvi_logits_create(s)))
             return kvi_fail(err, KVCSA_ERR_NOMEM, "logits of %u tokens", ld->h.vocab);
@@ -231,6 +273,8 @@ static kvcsa_status alloc_buffer(kvi_load *ld, kvcsa_error *err)
 {
     kvi_snap_record r;
     size_t          n = KVI_SNAP_UNIT;
+    void           *staged = NULL;
+    kvcsa_status    st;
 
     for (uint32_t kind = KVI_RECORD_FLOORS; kind <= KVI_RECORD_LOGITS; kind++) {
         const uint64_t first = kvi_snap_first(&ld->h, kind);
@@ -243,7 +287,18 @@ static kvcsa_status alloc_buffer(kvi_load *ld, kvcsa_error *err)
     ld->buffer_bytes = n;
     if (!(ld->buffer = kvi_alloc(&ld->s->allocator, n)))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "record of %zu bytes", n);
-    return KVCSA_OK;
+    if (!kvi_memory_is_apart(kvi_pool_memory(ld->s->pool)))
+        return KVCSA_OK;
+    n = (size_t)ld->h.index_bytes + ld->h.main_bytes;
+    n *= KVI_LOAD_HALVES *
+         (ld->reader ? 1 : (size_t)kvi_min_size(kvi_max_size(ld->n_all, 1), KVI_LOAD_STAGED));
+    n = kvi_max_size(n, kvi_max_size(ld->s->geom.page_bytes, ld->s->geom.pending_bytes));
+    ld->staged_bytes = n;
+    st = kvi_memory_alloc_pinned(kvi_pool_memory(ld->s->pool), n, &staged, err);
+    ld->staged = staged;
+    if (st == KVCSA_ERR_NOMEM)
+        kvi_fail(err, st, "parts of %zu bytes", n);
+    return st;
 }
 
 static kvcsa_status load_records(kvi_load *ld, kvcsa_error *err)
@@ -297,6 +352,8 @@ static void free_load(kvi_load *ld)
     if (ld->n_reserved)
         kvi_pool_unreserve(ld->s->pool, ld->s->cls, ld->n_reserved);
     kvi_free(a, ld->buffer, ld->buffer_bytes);
+    if (ld->staged) /* waits for what is on its way */
+        kvi_memory_free_pinned(kvi_pool_memory(ld->s->pool), ld->staged, ld->staged_bytes);
     if (ld->manifest && ld->fd >= 0)
         ld->fs->close(ld->fs->user, ld->fd);
 }

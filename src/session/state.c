@@ -296,21 +296,43 @@ int kvi_session_grow_ids(const kvcsa_session *s, kvi_buf *buf, size_t used, size
 
 /* ------------------------------------------------------------------ flat tables */
 
-static int reserve_tables(kvcsa_session *s, size_t n)
+static kvi_buf *parts_of(kvcsa_session *s, uint32_t which)
 {
-    const kvcsa_allocator *a = &s->allocator;
-
-    return kvi_buf_reserve(a, &s->blocks, sizeof(kvi_block *), s->n_view, n) &&
-           kvi_buf_reserve(a, &s->index_parts, sizeof(uint8_t *), s->n_view, n) &&
-           kvi_buf_reserve(a, &s->main_parts, sizeof(uint8_t *), s->n_view, n) &&
-           kvi_buf_reserve(a, &s->page_parts, sizeof(uint8_t *), 0, s->geom.n_pages);
+    return which == KVI_PARTS_INDEX  ? &s->index_parts
+           : which == KVI_PARTS_MAIN ? &s->main_parts
+                                     : &s->page_parts;
 }
 
-static void set_block(const kvcsa_session *s, uint64_t i, kvi_block *block)
+/* Entries that were sent are kept too: what differs from them is sent again. */
+static int reserve_parts(kvcsa_session *s, uint32_t which, size_t used, size_t n)
+{
+    return kvi_buf_reserve(&s->allocator, parts_of(s, which), sizeof(uint8_t *),
+                           kvi_max_size(used, s->there[which].n_clean), n);
+}
+
+static int reserve_tables(kvcsa_session *s, size_t n)
+{
+    return kvi_buf_reserve(&s->allocator, &s->blocks, sizeof(kvi_block *), s->n_view, n) &&
+           reserve_parts(s, KVI_PARTS_INDEX, s->n_view, n) &&
+           reserve_parts(s, KVI_PARTS_MAIN, s->n_view, n) &&
+           reserve_parts(s, KVI_PARTS_PAGES, 0, s->geom.n_pages);
+}
+
+static void set_part(kvcsa_session *s, uint32_t which, size_t i, uint8_t *part)
+{
+    uint8_t        **list = parts_of(s, which)->data;
+    kvi_parts_there *there = &s->there[which];
+
+    if (i < there->n_clean && list[i] != part)
+        there->n_clean = i;
+    list[i] = part;
+}
+
+static void set_block(kvcsa_session *s, uint64_t i, kvi_block *block)
 {
     kvi_session_blocks(s)[i] = block;
-    ((uint8_t **)s->index_parts.data)[i] = kvi_block_index_part(block);
-    ((uint8_t **)s->main_parts.data)[i] = kvi_block_main_part(block);
+    set_part(s, KVI_PARTS_INDEX, i, kvi_block_index_part(block));
+    set_part(s, KVI_PARTS_MAIN, i, kvi_block_main_part(block));
 }
 
 kvcsa_status kvi_session_view(kvcsa_session *s, uint64_t n_more, kvcsa_error *err)
@@ -331,9 +353,74 @@ kvcsa_status kvi_session_view(kvcsa_session *s, uint64_t n_more, kvcsa_error *er
     for (size_t k = 0; k < s->n_own; k++)
         set_block(s, i++, ((kvi_block **)s->own.data)[k]);
     for (uint32_t k = 0; k < s->geom.n_pages; k++)
-        ((uint8_t **)s->page_parts.data)[k] =
-            st->pages[k] ? kvi_block_main_part(st->pages[k]) : NULL;
+        set_part(s, KVI_PARTS_PAGES, k, st->pages[k] ? kvi_block_main_part(st->pages[k]) : NULL);
     return KVCSA_OK;
+}
+
+static kvcsa_status grow_there(const kvi_memory *m, kvi_parts_there *there, size_t n,
+                               kvcsa_error *err)
+{
+    const size_t cap = kvi_max_size(n, there->cap + there->cap / 2);
+    void        *more = NULL;
+    kvcsa_status st = kvi_memory_alloc(m, cap * sizeof(uint8_t *), &more, err);
+
+    if (st != KVCSA_OK)
+        return st;
+    kvi_memory_free(m, there->data, there->cap * sizeof(uint8_t *));
+    *there = (kvi_parts_there){.data = more, .cap = cap};
+    return KVCSA_OK;
+}
+
+static kvcsa_status send_parts(kvcsa_session *s, uint32_t which, size_t n, kvcsa_error *err)
+{
+    const kvi_memory *m = kvi_pool_memory(s->pool);
+    kvi_parts_there  *there = &s->there[which];
+    uint8_t *const   *list = parts_of(s, which)->data;
+    kvcsa_status      st = KVCSA_OK;
+
+    if (n > there->cap)
+        st = grow_there(m, there, n, err);
+    if (st != KVCSA_OK || n <= there->n_clean)
+        return st;
+    st = kvi_memory_put(m, (uint8_t **)there->data + there->n_clean, list + there->n_clean,
+                        (n - there->n_clean) * sizeof *list, err);
+    if (st == KVCSA_OK)
+        there->n_clean = n;
+    return st;
+}
+
+kvcsa_status kvi_session_send_view(kvcsa_session *s, kvcsa_error *err)
+{
+    const size_t n = (size_t)kvi_state_n_full(&s->now) + (s->now.tail ? 1 : 0) + s->n_own;
+    kvcsa_status st;
+
+    if (!kvi_memory_is_apart(kvi_pool_memory(s->pool)))
+        return KVCSA_OK;
+    if ((st = send_parts(s, KVI_PARTS_INDEX, n, err)) != KVCSA_OK ||
+        (st = send_parts(s, KVI_PARTS_MAIN, n, err)) != KVCSA_OK)
+        return st;
+    return send_parts(s, KVI_PARTS_PAGES, s->geom.n_pages, err);
+}
+
+uint8_t *const *kvi_session_parts(const kvcsa_session *s, uint32_t which)
+{
+    if (kvi_memory_is_apart(kvi_pool_memory(s->pool)))
+        return s->there[which].data;
+    return which == KVI_PARTS_INDEX  ? s->index_parts.data
+           : which == KVI_PARTS_MAIN ? s->main_parts.data
+                                     : s->page_parts.data;
+}
+
+void kvi_session_free_view(kvcsa_session *s)
+{
+    const kvi_memory *m = kvi_pool_memory(s->pool);
+
+    kvi_buf_free(&s->allocator, &s->blocks, sizeof(kvi_block *));
+    for (uint32_t i = 0; i < KVI_N_PARTS; i++) {
+        kvi_buf_free(&s->allocator, parts_of(s, i), sizeof(uint8_t *));
+        kvi_memory_free(m, s->there[i].data, s->there[i].cap * sizeof(uint8_t *));
+        s->there[i] = (kvi_parts_there){0};
+    }
 }
 
 /* ------------------------------------------------------------------ tokens */

@@ -58,6 +58,7 @@ static kvi_exec exec_of(const kvcsa_session *s)
 {
     return (kvi_exec){.ops = kvi_pool_ops(s->pool),
                       .dev = kvi_pool_device(s->pool),
+                      .allocator = kvi_pool_allocator(s->pool),
                       .flags = s->op_flags,
                       .tap = s->tap};
 }
@@ -106,6 +107,17 @@ static void add_to_batch(step_run *r, step_slot *slot)
     r->batch_rows += slice->n_rows;
 }
 
+static kvcsa_status create_net(kvcsa_session *s, kvcsa_error *err)
+{
+    kvi_memory   memory = *kvi_pool_memory(s->pool);
+    kvcsa_status st = KVCSA_OK;
+
+    memory.allocator = &s->allocator;
+    if (!s->weights)
+        st = kvi_pool_weights_acquire(s->pool, s->model, &s->weights, err);
+    return st == KVCSA_OK ? kvi_net_create(s->model, s->weights, &memory, &s->net, err) : st;
+}
+
 /* Run slices [first, first + n) in the workspace of the first session. */
 static kvcsa_status run_slices(step_run *r, size_t first, size_t n, kvcsa_error *err)
 {
@@ -120,7 +132,7 @@ static kvcsa_status run_slices(step_run *r, size_t first, size_t n, kvcsa_error 
                                              r->batch[first + i]->s, &r->slices[first + i]);
         return KVCSA_OK;
     }
-    if (!s->net && (st = kvi_net_create(s->model, &s->allocator, &s->net, err)) != KVCSA_OK)
+    if (!s->net && (st = create_net(s, err)) != KVCSA_OK)
         return st;
     kvi_threads_hold(kvi_pool_threads(s->pool)); /* a step is hundreds of short loops */
     st = kvi_net_run(s->net, &exec, r->slices + first, n, err);
@@ -138,8 +150,9 @@ static void settle_slices(step_run *r, size_t first, size_t n, kvcsa_status st,
         const kvi_net_slice *slice = &r->slices[first + i];
 
         if (st == KVCSA_OK && !slice->stopped) {
-            kvi_chunk_commit(&slot->chunk, lead->cache_only ? NULL : lead->net, r->slices + first,
-                             i);
+            if (kvi_chunk_commit(&slot->chunk, lead->cache_only ? NULL : lead->net,
+                                 r->slices + first, i, &slot->res.error) != KVCSA_OK)
+                continue;
             r->n_rows += slice->n_rows;
             slot->n_rows += slice->replay ? 0 : slice->n_rows;
             continue;

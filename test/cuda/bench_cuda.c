@@ -42,7 +42,7 @@ static void *room(size_t size)
     kvcsa_error err = {0};
 
     must(ops->mem_alloc(dev, size, KVI_MEMORY_DEVICE, &p, &err), &err);
-    must(ops->mem_zero(dev, p, size, &err), &err);
+    must(ops->mem_fill(dev, p, 0, size, &err), &err);
     return p;
 }
 

@@ -1,6 +1,7 @@
 #include "emulate_runtime.h"
 
 #include <cstdlib>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,13 +12,18 @@ struct emulate_graph {
 };
 
 struct emulate_stream {
-    std::unique_ptr<emulate_graph> recorded; /* while it is captured */
+    std::deque<std::function<cudaError_t()>> waiting;  /* for somebody to wait for them */
+    std::unique_ptr<emulate_graph>           recorded; /* while it is captured */
 };
 
 namespace {
 
 std::mutex              lock;
-std::map<void *, size_t> pieces; /* device and pinned memory */
+struct piece {
+    size_t size;
+    bool   pinned;
+};
+std::map<const void *, piece> pieces; /* device and pinned memory */
 size_t                  outstanding, limit = 4ull << 30;
 long                    fail_at = -1;
 int                     arch = 80;
@@ -26,14 +32,26 @@ thread_local cudaError_t last;
 
 cudaError_t enqueue(cudaStream_t s, std::function<cudaError_t()> step)
 {
-    if (s->recorded) {
+    if (s->recorded)
         s->recorded->steps.push_back(std::move(step));
-        return cudaSuccess;
-    }
-    return step();
+    else
+        s->waiting.push_back(std::move(step));
+    return cudaSuccess;
 }
 
-cudaError_t allocate(void **out, size_t size)
+bool is_pinned(const void *p)
+{
+    std::lock_guard<std::mutex> hold(lock);
+    auto                        found = pieces.upper_bound(p);
+
+    if (found == pieces.begin())
+        return false;
+    --found;
+    return found->second.pinned &&
+           static_cast<const char *>(p) < static_cast<const char *>(found->first) + found->second.size;
+}
+
+cudaError_t allocate(void **out, size_t size, bool pinned)
 {
     std::lock_guard<std::mutex> hold(lock);
 
@@ -44,7 +62,7 @@ cudaError_t allocate(void **out, size_t size)
     if (posix_memalign(out, 256, size ? size : 1))
         return cudaErrorMemoryAllocation;
     std::memset(*out, 0xff, size);
-    pieces[*out] = size;
+    pieces[*out] = {size, pinned};
     outstanding += size;
     return cudaSuccess;
 }
@@ -58,7 +76,7 @@ cudaError_t release(void *p)
     const auto found = pieces.find(p);
     if (found == pieces.end())
         return cudaErrorInvalidValue;
-    outstanding -= found->second;
+    outstanding -= found->second.size;
     pieces.erase(found);
     std::free(p);
     return cudaSuccess;
@@ -103,8 +121,10 @@ cudaError_t cudaSetDevice(int ordinal)
     return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int)
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int ordinal)
 {
+    if (ordinal != 0)
+        return cudaErrorInvalidValue;
     *out = cudaDeviceProp();
     std::strcpy(out->name, "emulated");
     out->totalGlobalMem = limit;
@@ -124,13 +144,26 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
     return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void **out, size_t size) { return allocate(out, size); }
-cudaError_t cudaMallocHost(void **out, size_t size) { return allocate(out, size); }
+cudaError_t cudaMalloc(void **out, size_t size) { return allocate(out, size, false); }
+cudaError_t cudaMallocHost(void **out, size_t size) { return allocate(out, size, true); }
 cudaError_t cudaFree(void *p) { return release(p); }
 cudaError_t cudaFreeHost(void *p) { return release(p); }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind, cudaStream_t s)
+/* What is copied in is taken at once, but for pinned memory and what a graph will copy. What is copied out is garbage until somebody
+ * has waited. */
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind way, cudaStream_t s)
 {
+    if (way == cudaMemcpyHostToDevice && !s->recorded && !is_pinned(from)) {
+        const char *bytes = static_cast<const char *>(from);
+        const auto  taken = std::make_shared<std::vector<char>>(bytes, bytes + size);
+
+        return enqueue(s, [=] {
+            std::memcpy(to, taken->data(), size);
+            return static_cast<cudaError_t>(cudaSuccess);
+        });
+    }
+    if (way == cudaMemcpyDeviceToHost && !s->recorded)
+        std::memset(to, 0xa5, size);
     return enqueue(s, [=] {
         std::memmove(to, from, size);
         return static_cast<cudaError_t>(cudaSuccess);
@@ -153,11 +186,26 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
 
 cudaError_t cudaStreamDestroy(cudaStream_t s)
 {
+    const cudaError_t code = cudaStreamSynchronize(s);
+
     delete s;
-    return cudaSuccess;
+    return code;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t s) { return s->recorded ? cudaErrorStreamCaptureUnsupported : cudaSuccess; }
+/* The first error ends it. */
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    cudaError_t code = cudaSuccess;
+
+    if (s->recorded)
+        return cudaErrorStreamCaptureUnsupported;
+    while (!s->waiting.empty() && code == cudaSuccess) {
+        code = s->waiting.front()();
+        s->waiting.pop_front();
+    }
+    s->waiting.clear();
+    return code;
+}
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
 {

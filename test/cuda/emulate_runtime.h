@@ -1,5 +1,6 @@
-/* The part of the CUDA runtime that cuda/ uses, on the host: memory is malloc's, a stream runs at once what it is given, or records
- * it while it is captured. Calls can be made to fail (kvi_emu_fail_alloc). */
+/* The part of the CUDA runtime that cuda/ uses, on the host: memory is malloc's. A stream runs what it is given when
+ * somebody waits for it and not before, so that a missing wait is seen, or records it while it is captured. Calls can be made to
+ * fail (kvi_emu_fail_alloc). */
 #ifndef KVI_EMULATE_RUNTIME_H
 #define KVI_EMULATE_RUNTIME_H
 

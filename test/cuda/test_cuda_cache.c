@@ -199,9 +199,9 @@ static void run_window(const void *arg, void *out)
     const uint64_t          before = emulated ? emu.launches() : 0;
 
     GPU(window_write, &p);
+    from_device(out, rows, size);
     if (emulated)
         assert_int_equal(emu.launches() - before, size ? 1 : 0);
-    from_device(out, rows, size);
     device_free_all();
 }
 
@@ -364,9 +364,9 @@ static void run_entries(const void *arg, void *out)
 
     case_to_device(c, &d);
     GPU(entry_write, &d.p);
+    case_from_device(c, &d, out);
     if (emulated)
         assert_int_equal(emu.launches() - before, c->n_rows ? 1 : 0);
-    case_from_device(c, &d, out);
     device_free_all();
 }
 
@@ -439,9 +439,10 @@ static void test_entries_take_every_bf16(void **state)
 /* ---------------------------------------------------------------- queries */
 
 typedef struct query_case {
-    const float *x;
+    const float *x, *weights; /* weights: NULL, or of the heads */
     size_t       n_rows, x_off, code_off;
     uint32_t     n_heads, width;
+    float        weight_scale;
 } query_case;
 
 static void run_query(const void *arg, void *out)
@@ -453,11 +454,17 @@ static void run_query(const void *arg, void *out)
                                 .scales = to_device(NULL, n / 32 * sizeof(float)),
                                 .n_rows = c->n_rows,
                                 .n_heads = c->n_heads,
-                                .width = c->width};
+                                .width = c->width,
+                                .weight_scale = c->weight_scale};
+    const size_t           heads = c->n_rows * c->n_heads;
 
+    if (c->weights)
+        p.weights = to_device_at(c->weights, heads * sizeof(float), c->x_off);
     GPU(index_query, &p);
     from_device(out, p.codes, n);
     from_device((uint8_t *)out + n, p.scales, n / 32 * sizeof(float));
+    if (c->weights)
+        from_device((uint8_t *)out + n + n / 32 * sizeof(float), p.weights, heads * sizeof(float));
     device_free_all();
 }
 
@@ -472,21 +479,30 @@ static void test_index_queries(void **state)
     for (size_t h = 0; h < 3; h++)
         for (size_t w = 0; w < 5; w++)
             for (size_t r = 0; r < 3; r++, turn++) {
-                const size_t n = rows[r] * heads[h] * widths[w], size = n + n / 32 * sizeof(float);
+                const size_t n_weights = turn % 4 ? rows[r] * heads[h] : 0, n = rows[r] * heads[h] * widths[w];
+                const size_t of_scales = n / 32 * sizeof(float), size = n + of_scales + n_weights * sizeof(float);
                 float       *x = malloc((n + 1) * sizeof *x), *scales = malloc((n / 32 + 1) * sizeof *scales);
+                float       *weights = malloc((n_weights + 1) * sizeof *weights);
                 uint8_t     *want = malloc(size + 1), *got = malloc(size + 1);
                 query_case   c = {.x = x, .n_rows = rows[r], .n_heads = heads[h], .width = widths[w], .x_off = turn % 2 * 4,
-                                  .code_off = turn % 5};
+                                  .code_off = turn % 5, .weight_scale = 0.0123f};
 
                 values(x, n);
-                const kvi_index_query_params p = {.x = x, .codes = (int8_t *)want, .scales = scales, .n_rows = rows[r],
-                                                  .n_heads = heads[h], .width = widths[w]};
-                CPU(index_query, &p);
-                memcpy(want + n, scales, n / 32 * sizeof *scales);
+                fill(weights, n_weights, 3.0f);
+                if (n_weights)
+                    weights[n_weights / 2] = turn % 2 ? INFINITY : -0x1p-149f;
+                c.weights = n_weights ? weights : NULL;
+                kvi_index_query_params p = {.x = x, .codes = (int8_t *)want, .scales = scales, .n_rows = rows[r],
+                                            .n_heads = heads[h], .width = widths[w], .weight_scale = c.weight_scale};
                 gpu_run(run_query, &c, got, size);
+                p.weights = n_weights ? weights : NULL;
+                CPU(index_query, &p);
+                memcpy(want + n, scales, of_scales);
+                memcpy(want + n + of_scales, weights, n_weights * sizeof *weights);
                 assert_memory_equal(got, want, size);
                 free(x);
                 free(scales);
+                free(weights);
                 free(want);
                 free(got);
             }
@@ -596,6 +612,7 @@ static void run_step(const void *arg, void *out)
         gpu_ops->graph_free(gpu, graph);
     } else {
         must(hook.step(gpu, device_jobs, n_jobs, warps, &err), &err);
+        must(gpu_ops->sync(gpu, &err), &err);
     }
     assert_int_equal(emu.launches() - before, warps ? 1 : 0);
     from_device(to, rows, step_windows_size(s));
@@ -702,6 +719,8 @@ static void test_refused(void **state)
     REFUSED(index_query, &q, KVCSA_ERR_ARG, "multiple of 32");
     q = (kvi_index_query_params){.n_rows = (size_t)1 << 34, .n_heads = 64, .width = 128};
     REFUSED(index_query, &q, KVCSA_ERR_UNSUPPORTED, "at most 2^31 - 1");
+    q = (kvi_index_query_params){.n_rows = 1, .n_heads = 1, .width = 32, .flags = KVI_OP_ROUND_BF16};
+    REFUSED(index_query, &q, KVCSA_ERR_UNSUPPORTED, "reference mode");
 }
 
 static void test_step_refused(void **state)

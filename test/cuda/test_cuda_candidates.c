@@ -37,7 +37,8 @@ static void run(const void *arg, void *out)
     const job            *j = arg;
     kvi_candidates_params p = j->p;
 
-    p.scores = to_device_at(p.scores, p.n_rows * p.scores_stride * sizeof *p.scores, j->off * sizeof *p.scores);
+    if (p.scores)
+        p.scores = to_device_at(p.scores, p.n_rows * p.scores_stride * sizeof *p.scores, j->off * sizeof *p.scores);
     p.n_visible = to_device(p.n_visible, p.n_rows * sizeof *p.n_visible);
     p.blocks = to_device(NULL, j->n_blocks * sizeof *p.blocks);
     p.n_blocks = to_device(NULL, p.n_rows * sizeof *p.n_blocks);
@@ -90,6 +91,32 @@ static void test_candidates_equal_cpu(void **state)
         }
 }
 
+/* Without scores: the first ones and the newest. */
+static void test_candidates_of_equals(void **state)
+{
+    static const uint32_t sizes[] = {8, 1, 16, 3, 128}, keeps[] = {1, 2, 7, 16, 512, 2048, 0};
+
+    (void)state;
+    prng_seed(4);
+    for (size_t i = 0; i < 28; i++) {
+        const uint64_t n[4] = {prng() % 5000, 0, 1 + i % 8, (uint64_t)keeps[i % 7] * sizes[i % 5]};
+        const size_t   n_rows = i % 5, stride = keeps[i % 7] + i % 3;
+        job            j = {.p = {.n_visible = n, .n_rows = n_rows, .block_entries = sizes[i % 5], .n_keep = keeps[i % 7],
+                                  .blocks_stride = i % 3 ? stride : 0},
+                            .n_blocks = n_rows * stride};
+        int32_t       *want = calloc(j.n_blocks + n_rows + 1, sizeof *want), *got = calloc(j.n_blocks + n_rows + 1, sizeof *got);
+
+        assert_true(want && got);
+        j.p.blocks = want;
+        j.p.n_blocks = (uint32_t *)(want + j.n_blocks);
+        CPU(candidates, &j.p);
+        gpu_run(run, &j, got, (j.n_blocks + n_rows) * sizeof *got);
+        assert_memory_equal(got, want, (j.n_blocks + n_rows) * sizeof *got);
+        free(want);
+        free(got);
+    }
+}
+
 /* More blocks than one block of threads chooses from. */
 static void test_candidates_of_long_rows(void **state)
 {
@@ -119,7 +146,8 @@ static void test_candidates_of_nothing(void **state)
 
 static void test_candidates_refuses(void **state)
 {
-    kvi_candidates_params p = {.n_rows = 1, .scores_stride = (size_t)1 << 31, .block_entries = 1, .n_keep = 1};
+    const float           none = 0;
+    kvi_candidates_params p = {.scores = &none, .n_rows = 1, .scores_stride = (size_t)1 << 31, .block_entries = 1, .n_keep = 1};
     kvcsa_error           err = {0};
 
     (void)state;
@@ -129,6 +157,7 @@ static void test_candidates_refuses(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_candidates_equal_cpu),
+    cmocka_unit_test(test_candidates_of_equals),
     cmocka_unit_test(test_candidates_of_long_rows),
     cmocka_unit_test(test_candidates_of_nothing),
     cmocka_unit_test(test_candidates_refuses),

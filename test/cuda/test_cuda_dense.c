@@ -337,16 +337,20 @@ static void test_collapse_and_expand(void **state)
 
 typedef struct pool_case {
     const float *k, *gate;
-    size_t       n_pairs, off;
+    const float *head; /* NULL, or k and gate begin a row earlier */
+    size_t       n_pairs, off, head_off;
     uint32_t     width;
 } pool_case;
 
 static void run_pool(const void *arg, void *out)
 {
     const pool_case      *j = arg;
-    const size_t          n = j->n_pairs * j->width;
-    kvi_pool_pairs_params p = {.k = sent(j->k, 2 * n, j->off), .gate = sent(j->gate, 2 * n, 0), .out = sent(NULL, n, j->off),
+    const size_t          n = j->n_pairs * j->width, n_in = 2 * n - (j->head && n ? j->width : 0);
+    kvi_pool_pairs_params p = {.k = sent(j->k, n_in, j->off), .gate = sent(j->gate, n_in, 0), .out = sent(NULL, n, j->off),
                                .n_pairs = j->n_pairs, .width = j->width};
+
+    if (j->head)
+        p.head = sent(j->head, 2 * (size_t)j->width, j->head_off);
 
     GPU(pool_pairs, &p);
     from_device(out, p.out, n * sizeof *p.out);
@@ -368,6 +372,22 @@ static void check_pool(uint32_t width, size_t n_pairs, size_t off, float size)
     CPU(pool_pairs, &p);
     gpu_run(run_pool, &j, got, n * sizeof *got);
     assert_same(got, want, n, "pool_pairs");
+    if (n_pairs) { /* the same rows, the first of them as a head */
+        float *head = some(2 * (size_t)width, 0.0f);
+
+        memcpy(head, k, width * sizeof *k);
+        memcpy(head + width, gate, width * sizeof *gate);
+        p.head = j.head = head;
+        p.k = j.k = k + width;
+        p.gate = j.gate = gate + width;
+        j.head_off = 4 * (n_pairs % 4);
+        gpu_run(run_pool, &j, got, n * sizeof *got);
+        assert_same(got, want, n, "pool_pairs of a head");
+        memset(want, 0, n * sizeof *want);
+        CPU(pool_pairs, &p);
+        assert_same(got, want, n, "pool_pairs of a head and the CPU's");
+        free(head);
+    }
     free(k);
     free(gate);
     free(want);

@@ -138,7 +138,11 @@ static void test_memory_and_copies(void **state)
             must(gpu_ops->mem_alloc(gpu, n, KVI_MEMORY_DEVICE, &b, &err), &err);
             assert_non_null(a);
             assert_int_equal((uintptr_t)a % 256, 0);
-            must(gpu_ops->mem_zero(gpu, b, n, &err), &err);
+            must(gpu_ops->mem_fill(gpu, b, 0xc3, n, &err), &err);
+            must(gpu_ops->mem_copy(gpu, back, b, n, KVI_COPY_OUT, &err), &err);
+            must(gpu_ops->sync(gpu, &err), &err);
+            for (size_t j = 0; j < n; j++)
+                assert_int_equal(back[j], 0xc3);
             if (kind == KVI_MEMORY_PINNED) {
                 memcpy(a, host, n);
                 must(gpu_ops->mem_copy(gpu, b, a, n, KVI_COPY_IN, &err), &err);
@@ -156,6 +160,62 @@ static void test_memory_and_copies(void **state)
         }
     gpu_ops->mem_free(gpu, NULL, KVI_MEMORY_DEVICE);
     assert_int_equal(gpu_ops->mem_copy(gpu, NULL, NULL, 1, 3, &err), KVCSA_ERR_ARG);
+}
+
+/* What is copied in belongs to the caller again at once, pinned memory after a wait; what is copied out is there after a wait. */
+static void test_when_copies_happen(void **state)
+{
+    uint32_t    in = 1, out = 7;
+    uint32_t   *pinned = NULL, *device = NULL;
+    kvcsa_error err = {0};
+
+    (void)state;
+    must(gpu_ops->mem_alloc(gpu, sizeof *pinned, KVI_MEMORY_PINNED, (void **)&pinned, &err), &err);
+    must(gpu_ops->mem_alloc(gpu, 2 * sizeof *device, KVI_MEMORY_DEVICE, (void **)&device, &err), &err);
+    *pinned = 3;
+    must(gpu_ops->mem_copy(gpu, device, &in, sizeof in, KVI_COPY_IN, &err), &err);
+    in = 2;
+    must(gpu_ops->mem_copy(gpu, device + 1, pinned, sizeof in, KVI_COPY_IN, &err), &err);
+    must(gpu_ops->mem_copy(gpu, &out, device, sizeof out, KVI_COPY_OUT, &err), &err);
+    if (emulated)
+        assert_true(out != 1);
+    must(gpu_ops->sync(gpu, &err), &err);
+    assert_int_equal(out, 1);
+    must(gpu_ops->mem_copy(gpu, pinned, device + 1, sizeof out, KVI_COPY_OUT, &err), &err);
+    must(gpu_ops->sync(gpu, &err), &err);
+    assert_int_equal(*pinned, 3);
+    if (emulated) { /* a missing wait is seen */
+        must(gpu_ops->mem_copy(gpu, device, pinned, sizeof in, KVI_COPY_IN, &err), &err);
+        *pinned = 4;
+        must(gpu_ops->mem_copy(gpu, &out, device, sizeof out, KVI_COPY_OUT, &err), &err);
+        must(gpu_ops->sync(gpu, &err), &err);
+        assert_int_equal(out, 4);
+    }
+    gpu_ops->mem_free(gpu, pinned, KVI_MEMORY_PINNED);
+    gpu_ops->mem_free(gpu, device, KVI_MEMORY_DEVICE);
+}
+
+static void test_features(void **state)
+{
+    const kvi_sizes *sizes;
+    kvi_features     f;
+
+    (void)state;
+    memset(&f, 0xff, sizeof f);
+    gpu_ops->features(&f);
+    assert_int_equal(f.reference, 0);
+    assert_int_equal(f.weight_kinds, 0x3e);
+    assert_int_equal(f.entry_formats, 0x7fe); /* every format of rows that is stored */
+    assert_int_equal(f.paged_formats,
+                     1u << KVCSA_FORMAT_F16 | 1u << KVCSA_FORMAT_BF16 | 1u << KVCSA_FORMAT_FP8_E8M0_G32 | 1u << KVCSA_FORMAT_Q8_0 |
+                         1u << KVCSA_FORMAT_FP4_E4M3_G16 | 1u << KVCSA_FORMAT_FP4_E8M0_G32 | 1u << KVCSA_FORMAT_Q4_0);
+    for (sizes = &f.heads; sizes <= &f.paged_width; sizes++) { /* all are told */
+        assert_true(sizes->step != 0 && sizes->min != 0 && sizes->min <= sizes->max);
+        assert_int_equal(sizes->min % sizes->step, 0);
+        assert_true(sizes->max % sizes->step == 0);
+    }
+    assert_int_equal(f.head_width.max, 512);
+    assert_int_equal(f.head_width.step, 32);
 }
 
 static void test_device_without_room(void **state)
@@ -245,6 +305,8 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_plugin_without_a_device),
     cmocka_unit_test(test_describe),
     cmocka_unit_test(test_memory_and_copies),
+    cmocka_unit_test(test_when_copies_happen),
+    cmocka_unit_test(test_features),
     cmocka_unit_test(test_device_without_room),
     cmocka_unit_test(test_graph),
     cmocka_unit_test(test_reference_mode_is_refused),

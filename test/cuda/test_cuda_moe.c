@@ -71,7 +71,7 @@ static void run(const void *arg, void *out)
 
     GPU(moe, &p);
     if (j->graph) { /* recorded, the host's array of experts changed, run twice */
-        must(gpu_ops->mem_zero(gpu, p.y, size, &err), &err);
+        must(gpu_ops->mem_fill(gpu, p.y, 0, size, &err), &err);
         must(gpu_ops->graph_begin(gpu, &err), &err);
         GPU(moe, &p);
         must(gpu_ops->graph_end(gpu, &graph, &err), &err);

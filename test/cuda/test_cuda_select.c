@@ -63,8 +63,12 @@ static void run_topk(const void *arg, void *out)
     kvi_topk_params p = j->p;
     const size_t    n = p.n_rows * ids_stride(&p);
 
-    p.scores = to_device_at(p.scores, p.n_rows * p.scores_stride * sizeof *p.scores, j->off * sizeof *p.scores);
-    p.n_scores = to_device(p.n_scores, p.n_rows * sizeof *p.n_scores);
+    if (p.scores)
+        p.scores = to_device_at(p.scores, p.n_rows * p.scores_stride * sizeof *p.scores, j->off * sizeof *p.scores);
+    if (p.n_scores)
+        p.n_scores = to_device(p.n_scores, p.n_rows * sizeof *p.n_scores);
+    if (p.n_blocks)
+        p.n_blocks = to_device(p.n_blocks, p.n_rows * sizeof *p.n_blocks);
     if (p.blocks)
         p.blocks = to_device(p.blocks, p.n_rows * p.blocks_stride * sizeof *p.blocks);
     p.ids = to_device(NULL, n * sizeof *p.ids);
@@ -112,6 +116,73 @@ static void check_topk(size_t n_rows, size_t stride, const uint64_t *n, uint32_t
     free(blocks);
     free(want);
     free(got);
+}
+
+/* Rows as long as their lists of blocks. */
+static void check_topk_blocks(size_t n_rows, size_t most, uint32_t be, uint32_t k, size_t pattern)
+{
+    const size_t stride = most * be;
+    topk_job     j = {.p = {.scores_stride = stride, .blocks_stride = most + 1, .n_rows = n_rows, .k = k, .block_entries = be}};
+    float       *scores = calloc(n_rows * stride + 1, sizeof *scores);
+    int32_t     *blocks = calloc(n_rows * (most + 1), sizeof *blocks);
+    uint32_t    *n_blocks = calloc(n_rows, sizeof *n_blocks);
+    int32_t     *want = calloc(n_rows * k + 1, sizeof *want), *got = calloc(n_rows * k + 1, sizeof *got);
+
+    assert_true(scores && blocks && n_blocks && want && got);
+    for (size_t row = 0; row < n_rows; row++) {
+        n_blocks[row] = (uint32_t)(row % 3 == 1 ? prng() % (most + 1) : most);
+        for (size_t i = 0; i < stride; i++)
+            scores[row * stride + i] = i < (size_t)n_blocks[row] * be ? score((pattern + row) % N_PATTERNS, i, stride) : INFINITY;
+        for (size_t i = 0, at = 0; i <= most; i++, at += 1 + prng() % 3)
+            blocks[row * (most + 1) + i] = (int32_t)at;
+    }
+    j.p.scores = scores;
+    j.p.blocks = blocks;
+    j.p.n_blocks = n_blocks;
+    j.p.ids = want;
+    CPU(topk, &j.p);
+    gpu_run(run_topk, &j, got, n_rows * k * sizeof *got);
+    assert_memory_equal(got, want, n_rows * k * sizeof *got);
+    free(scores);
+    free(blocks);
+    free(n_blocks);
+    free(want);
+    free(got);
+}
+
+static void test_topk_of_lists(void **state)
+{
+    static const uint32_t sizes[] = {8, 1, 16, 3, 32, 8, 100}, ks[] = {16, 1, 512, 5};
+
+    (void)state;
+    prng_seed(9);
+    for (size_t i = 0; i < 21; i++)
+        check_topk_blocks(1 + i % 4, 1 + i * i % 60, sizes[i % 7], ks[i % 4], i);
+    check_topk_blocks(2, 2100, 8, 512, 0); /* longer than one block of threads takes */
+    check_topk_blocks(1, 2100, 8, 512, 5);
+}
+
+/* Without scores: the first k. */
+static void test_topk_of_equals(void **state)
+{
+    static const uint32_t ks[] = {1, 2, 7, 64, 512, 513, 2048};
+
+    (void)state;
+    prng_seed(10);
+    for (size_t i = 0; i < 21; i++) {
+        const uint64_t n[5] = {ks[i % 7], i % 2 ? prng() % 600 : 0, 3, (uint64_t)1 << 40, prng() % 3000};
+        const size_t   n_rows = i % 6, stride = ks[i % 7] + i % 3;
+        topk_job       j = {.p = {.n_scores = n, .n_rows = n_rows, .k = ks[i % 7], .ids_stride = i % 3 ? stride : 0}};
+        int32_t       *want = calloc(n_rows * stride + 1, sizeof *want), *got = calloc(n_rows * stride + 1, sizeof *got);
+
+        assert_true(want && got);
+        j.p.ids = want;
+        CPU(topk, &j.p);
+        gpu_run(run_topk, &j, got, n_rows * stride * sizeof *got);
+        assert_memory_equal(got, want, n_rows * stride * sizeof *got);
+        free(want);
+        free(got);
+    }
 }
 
 static void test_topk_short_rows(void **state)
@@ -256,6 +327,7 @@ static void test_topk_recorded(void **state)
     must(gpu_ops->graph_begin(gpu, &err), &err);
     GPU(topk, &p);
     must(gpu_ops->graph_end(gpu, &graph, &err), &err);
+    must(gpu_ops->sync(gpu, &err), &err);
     for (size_t t = 0; t < 4; t++) {
         static const uint64_t lengths[4] = {STRIDE, 99, 0, 12345};
         const uint64_t        before = emulated ? emu.launches() : 0;
@@ -292,7 +364,10 @@ static void run_hide(const void *arg, void *out)
     const size_t    bytes = p.n_rows * p.scores_stride * sizeof *p.scores;
 
     p.scores = to_device_at(p.scores, bytes, 4);
-    p.n_scores = to_device(p.n_scores, p.n_rows * sizeof *p.n_scores);
+    if (p.n_scores)
+        p.n_scores = to_device(p.n_scores, p.n_rows * sizeof *p.n_scores);
+    if (p.n_blocks)
+        p.n_blocks = to_device(p.n_blocks, p.n_rows * sizeof *p.n_blocks);
     p.hidden = to_device(p.hidden, p.n_hidden);
     if (p.blocks)
         p.blocks = to_device(p.blocks, p.n_rows * p.blocks_stride * sizeof *p.blocks);
@@ -301,27 +376,31 @@ static void run_hide(const void *arg, void *out)
     device_free_all();
 }
 
-static void check_hide(size_t n_rows, size_t stride, uint32_t be, uint32_t span, size_t n_hidden, uint32_t rest)
+static void check_hide(size_t n_rows, size_t stride, uint32_t be, uint32_t span, size_t n_hidden, uint32_t rest, bool lists)
 {
     const size_t    n = n_rows * stride, blocks_stride = be ? stride / be + 3 : 0;
     float          *scores = calloc(n + 1, sizeof *scores);
     float          *want = calloc(n + 1, sizeof *want), *got = calloc(n + 1, sizeof *got);
     uint64_t       *n_scores = calloc(n_rows + 1, sizeof *n_scores);
+    uint32_t       *n_blocks = calloc(n_rows + 1, sizeof *n_blocks);
     uint8_t        *hidden = calloc(n_hidden + 1, 1);
     int32_t        *blocks = calloc(n_rows * blocks_stride + 1, sizeof *blocks);
     hide_job        j;
     kvi_hide_params host;
 
-    assert_true(scores && want && got && n_scores && hidden && blocks);
+    assert_true(scores && want && got && n_scores && n_blocks && hidden && blocks);
     for (size_t i = 0; i < n; i++)
         scores[i] = want[i] = any_bits();
     for (size_t row = 0; row < n_rows; row++)
         n_scores[row] = row % 3 == 2 ? 0 : row ? prng() % (stride + 1) : stride;
+    for (size_t row = 0; row < n_rows && be; row++)
+        n_blocks[row] = (uint32_t)(n_scores[row] / be);
     for (size_t i = 0; i < n_hidden; i++)
         hidden[i] = (uint8_t)(prng() % 2);
     for (size_t i = 0, at = 0; i < n_rows * blocks_stride; i++)
         blocks[i] = (int32_t)(at = i % blocks_stride ? at + 1 + prng() % 4 : prng() % 3);
-    j.p = (kvi_hide_params){.scores = scores, .n_scores = n_scores, .blocks = be ? blocks : NULL, .hidden = hidden,
+    j.p = (kvi_hide_params){.scores = scores, .n_scores = lists ? NULL : n_scores, .n_blocks = lists ? n_blocks : NULL,
+                            .blocks = be ? blocks : NULL, .hidden = hidden,
                             .n_hidden = n_hidden, .scores_stride = stride, .blocks_stride = blocks_stride, .n_rows = n_rows,
                             .block_entries = be, .span_entries = span, .rest_hidden = rest};
     host = j.p;
@@ -333,6 +412,7 @@ static void check_hide(size_t n_rows, size_t stride, uint32_t be, uint32_t span,
     free(want);
     free(got);
     free(n_scores);
+    free(n_blocks);
     free(hidden);
     free(blocks);
 }
@@ -347,13 +427,15 @@ static void test_hide_equals_cpu(void **state)
     for (size_t s = 0; s < 12; s++)
         for (size_t v = 0; v < 5; v++)
             check_hide(1 + (s + v) % 4, strides[s], block_entries[v], spans[(s + v) % 5], s == 3 ? 0 : prng() % 64,
-                       (uint32_t)(v % 2));
-    check_hide(0, 5, 0, 8, 3, 1);
-    check_hide(2, 0, 0, 8, 3, 1);
+                       (uint32_t)(v % 2), block_entries[v] && s % 2);
+    check_hide(0, 5, 0, 8, 3, 1, false);
+    check_hide(2, 0, 0, 8, 3, 1, false);
 }
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_topk_short_rows),
+    cmocka_unit_test(test_topk_of_lists),
+    cmocka_unit_test(test_topk_of_equals),
     cmocka_unit_test(test_topk_short_patterns),
     cmocka_unit_test(test_topk_long_rows),
     cmocka_unit_test(test_topk_long_patterns),

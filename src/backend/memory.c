@@ -1,0 +1,259 @@
+#include "backend/memory.h"
+
+#include "base/checked.h"
+#include "base/status.h"
+
+#include <string.h>
+
+kvcsa_status kvi_memory_alloc(const kvi_memory *m, size_t size, void **out, kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    if (!kvi_memory_is_apart(m)) {
+        *out = kvi_alloc(m->allocator, size);
+        return *out ? KVCSA_OK : kvi_fail(err, KVCSA_ERR_NOMEM, "%zu bytes", size);
+    }
+    while ((st = m->ops->mem_alloc(m->dev, size, KVI_MEMORY_DEVICE, out, err)) == KVCSA_ERR_NOMEM &&
+           m->make_room && m->make_room(m->room_user, size))
+        kvi_error_clear(err);
+    return st;
+}
+
+void kvi_memory_free(const kvi_memory *m, void *ptr, size_t size)
+{
+    if (kvi_memory_is_apart(m))
+        m->ops->mem_free(m->dev, ptr, KVI_MEMORY_DEVICE);
+    else
+        kvi_free(m->allocator, ptr, size);
+}
+
+kvcsa_status kvi_memory_put(const kvi_memory *m, void *to, const void *from, size_t size,
+                            kvcsa_error *err)
+{
+    if (size == 0)
+        return KVCSA_OK;
+    if (kvi_memory_is_apart(m))
+        return m->ops->mem_copy(m->dev, to, from, size, KVI_COPY_IN, err);
+    memcpy(to, from, size);
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_memory_get(const kvi_memory *m, void *to, const void *from, size_t size,
+                            kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    if (size == 0)
+        return KVCSA_OK;
+    if (!kvi_memory_is_apart(m)) {
+        memcpy(to, from, size);
+        return KVCSA_OK;
+    }
+    st = m->ops->mem_copy(m->dev, to, from, size, KVI_COPY_OUT, err);
+    return st == KVCSA_OK ? m->ops->sync(m->dev, err) : st;
+}
+
+kvcsa_status kvi_memory_move(const kvi_memory *m, void *to, const void *from, size_t size,
+                             kvcsa_error *err)
+{
+    if (size == 0)
+        return KVCSA_OK;
+    if (kvi_memory_is_apart(m))
+        return m->ops->mem_copy(m->dev, to, from, size, KVI_COPY_WITHIN, err);
+    memcpy(to, from, size);
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_memory_fill(const kvi_memory *m, void *to, int byte, size_t size, kvcsa_error *err)
+{
+    if (size == 0)
+        return KVCSA_OK;
+    if (kvi_memory_is_apart(m))
+        return m->ops->mem_fill(m->dev, to, byte, size, err);
+    memset(to, byte, size);
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_memory_see(const kvi_memory *m, const void *from, size_t size, void *scratch,
+                            const void **out, kvcsa_error *err)
+{
+    if (!kvi_memory_is_apart(m)) {
+        *out = from;
+        return KVCSA_OK;
+    }
+    *out = scratch;
+    return kvi_memory_get(m, scratch, from, size, err);
+}
+
+kvcsa_status kvi_memory_sync(const kvi_memory *m, kvcsa_error *err)
+{
+    return kvi_memory_is_apart(m) ? m->ops->sync(m->dev, err) : KVCSA_OK;
+}
+
+/* ------------------------------------------------------------------ pinned memory */
+
+kvcsa_status kvi_memory_alloc_pinned(const kvi_memory *m, size_t size, void **out, kvcsa_error *err)
+{
+    if (kvi_memory_is_apart(m))
+        return m->ops->mem_alloc(m->dev, size, KVI_MEMORY_PINNED, out, err);
+    *out = kvi_alloc(m->allocator, size);
+    return *out ? KVCSA_OK : kvi_fail(err, KVCSA_ERR_NOMEM, "%zu bytes", size);
+}
+
+void kvi_memory_free_pinned(const kvi_memory *m, void *ptr, size_t size)
+{
+    if (kvi_memory_is_apart(m))
+        m->ops->mem_free(m->dev, ptr, KVI_MEMORY_PINNED);
+    else
+        kvi_free(m->allocator, ptr, size);
+}
+
+kvcsa_status kvi_memory_put_pinned(const kvi_memory *m, void *to, const void *from, size_t size,
+                                   kvcsa_error *err)
+{
+    return kvi_memory_put(m, to, from, size, err); /* the device knows what is pinned */
+}
+
+kvcsa_status kvi_memory_get_later(const kvi_memory *m, void *to, const void *from, size_t size,
+                                  kvcsa_error *err)
+{
+    if (size == 0)
+        return KVCSA_OK;
+    if (kvi_memory_is_apart(m))
+        return m->ops->mem_copy(m->dev, to, from, size, KVI_COPY_OUT, err);
+    memcpy(to, from, size);
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_post_reserve(kvi_post *p, const kvi_memory *m, size_t n, kvcsa_error *err)
+{
+    const size_t want = kvi_max_size(n, p->cap + p->cap / 2);
+    void        *more = NULL;
+    kvcsa_status st;
+
+    if (n <= p->cap)
+        return KVCSA_OK;
+    if ((st = kvi_memory_alloc_pinned(m, want, &more, err)) != KVCSA_OK)
+        return st;
+    kvi_post_wipe(p, m);
+    kvi_post_fini(p, m);
+    *p = (kvi_post){.bytes = more, .cap = want};
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_post_put(kvi_post *p, const kvi_memory *m, void *to, const void *from, size_t size,
+                          kvcsa_error *err)
+{
+    uint8_t     *copy = NULL;
+    kvcsa_status st;
+
+    if (size > p->cap)
+        return kvi_memory_put(m, to, from, size, err);
+    if (size == 0)
+        return KVCSA_OK;
+    if (size > p->cap - p->used) {
+        if ((st = kvi_memory_sync(m, err)) != KVCSA_OK)
+            return st;
+        p->used = 0;
+    }
+    copy = (uint8_t *)p->bytes + p->used;
+    memcpy(copy, from, size);
+    p->used = kvi_min_size(p->cap, kvi_div_up(p->used + size, KVI_POST_ALIGN) * KVI_POST_ALIGN);
+    return kvi_memory_put_pinned(m, to, copy, size, err);
+}
+
+void kvi_post_arrived(kvi_post *p)
+{
+    p->used = 0;
+}
+
+void kvi_post_wipe(kvi_post *p, const kvi_memory *m)
+{
+    if (!p->bytes)
+        return;
+    (void)kvi_memory_sync(m, NULL); /* a device in trouble reads no more */
+    memset(p->bytes, 0, p->cap);
+    p->used = 0;
+}
+
+void kvi_post_fini(kvi_post *p, const kvi_memory *m)
+{
+    kvi_memory_free_pinned(m, p->bytes, p->cap);
+    *p = (kvi_post){0};
+}
+
+/* ------------------------------------------------------------------ many copies */
+
+static kvcsa_status reserve_there(kvi_copies *c, const kvi_memory *m, size_t n, kvcsa_error *err)
+{
+    const size_t want = kvi_max_size(n, c->there_cap + c->there_cap / 2);
+    void        *more = NULL;
+    kvcsa_status st;
+
+    if (n <= c->there_cap)
+        return KVCSA_OK;
+    if ((st = kvi_memory_alloc(m, want * sizeof(kvi_copy_job), &more, err)) != KVCSA_OK)
+        return st;
+    kvi_memory_free(m, c->there, c->there_cap * sizeof(kvi_copy_job));
+    c->there = more;
+    c->there_cap = want;
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_copies_reserve(kvi_copies *c, const kvi_memory *m, size_t n, kvcsa_error *err)
+{
+    if (!kvi_memory_is_apart(m))
+        return KVCSA_OK;
+    if (!kvi_buf_reserve(m->allocator, &c->jobs, sizeof(kvi_copy_job), c->n, n))
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "list of %zu copies", n);
+    return reserve_there(c, m, n, err);
+}
+
+void kvi_copies_add(kvi_copies *c, const kvi_memory *m, void *to, const void *from, size_t size)
+{
+    if (size == 0)
+        return;
+    if (!kvi_memory_is_apart(m)) {
+        memcpy(to, from, size);
+        return;
+    }
+    if (!kvi_buf_reserve(m->allocator, &c->jobs, sizeof(kvi_copy_job), c->n, c->n + 1)) {
+        c->lost = 1;
+        return;
+    }
+    ((kvi_copy_job *)c->jobs.data)[c->n++] =
+        (kvi_copy_job){.from = from, .to = to, .n_bytes = size};
+    c->max_bytes = kvi_max_size(c->max_bytes, size);
+}
+
+kvcsa_status kvi_copies_run(kvi_copies *c, const kvi_memory *m, kvcsa_error *err)
+{
+    const size_t n = c->n;
+    const int    lost = c->lost;
+    kvcsa_status st;
+
+    kvi_copy_params p = {.n_jobs = n, .max_bytes = c->max_bytes};
+
+    c->n = 0;
+    c->lost = 0;
+    c->max_bytes = 0;
+    if (lost)
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "list of copies");
+    if (n == 0)
+        return KVCSA_OK;
+    if ((st = reserve_there(c, m, n, err)) != KVCSA_OK)
+        return st;
+    st = c->post ? kvi_post_put(c->post, m, c->there, c->jobs.data, n * sizeof(kvi_copy_job), err)
+                 : kvi_memory_put(m, c->there, c->jobs.data, n * sizeof(kvi_copy_job), err);
+    if (st != KVCSA_OK)
+        return st;
+    p.jobs = c->there;
+    return m->ops->copy(m->dev, &p, err);
+}
+
+void kvi_copies_fini(kvi_copies *c, const kvi_memory *m)
+{
+    kvi_buf_free(m->allocator, &c->jobs, sizeof(kvi_copy_job));
+    kvi_memory_free(m, c->there, c->there_cap * sizeof(kvi_copy_job));
+    *c = (kvi_copies){0};
+}
