@@ -278,7 +278,7 @@ $(APART): $(call obj,$(APART_SRC)) $(L)/libkvcsa.a lib/kvcsa_cuda.map
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-Bsymbolic -Wl,--version-script=lib/kvcsa_cuda.map $(LDDEFS) \
 	  -o $@ $(filter %.o,$^) $(L)/libkvcsa.a $(LDLIBS) $(LIBS)
 # Programs that load it whatever the environment says; a cross build has no emulated device.
-$(addprefix $(B)/test/,test_memory test_net test_pool_apart test_device_full test_api_backend): | $(APART)
+$(addprefix $(B)/test/,test_memory test_cpu_forms test_net test_pool_apart test_device_full test_api_backend): | $(APART)
 $(B)/test/test_api_backend: | $(if $(CUDA_TESTS),$(EMULATED))
 
 # ---------------------------------------------------------------- checks
