@@ -1,6 +1,7 @@
 /* What computes in a pool, through the public interface: which backend is taken and why, what is said about it, and what is wrong
  * to ask. The devices are those of the tests: the emulated CUDA plug-in, and the CPU behind memory of its own. */
 #include "support/host.h"
+#include "support/test_backend.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -20,22 +21,6 @@ static void hear(void *user, int32_t level, const char *text)
     assert_int_equal(level, KVCSA_LOG_INFO);
     snprintf(h->text, sizeof h->text, "%s", text);
     h->n++;
-}
-
-/* The folder `name` beside this program: plug-ins of the tests. */
-static const char *folder_of(const char *name)
-{
-    static char path[PATH_MAX];
-    char        self[PATH_MAX];
-    ssize_t     n = readlink("/proc/self/exe", self, sizeof self - 1);
-    char       *slash;
-
-    assert_true(n > 0);
-    self[n] = '\0';
-    assert_non_null(slash = strrchr(self, '/'));
-    *slash = '\0';
-    assert_true((size_t)snprintf(path, sizeof path, "%s/%s", self, name) < sizeof path);
-    return path;
 }
 
 static kvcsa_pool_params params_of(uint32_t backend, const char *dir)
@@ -128,7 +113,7 @@ static void test_cpu_is_taken_when_asked_for(void **state)
 {
     heard             h = {.n = 0};
     const kvcsa_log   log = {hear, &h};
-    kvcsa_pool_params p = params_of(KVCSA_BACKEND_CPU, folder_of("emulated"));
+    kvcsa_pool_params p = params_of(KVCSA_BACKEND_CPU, test_backend_beside("emulated"));
     kvcsa_pool       *pool = NULL;
     kvcsa_error       err;
 
@@ -251,7 +236,7 @@ static void check_device(const char *folder, const char *name, int same_numerics
     for (uint32_t b = KVCSA_BACKEND_AUTO; b <= KVCSA_BACKEND_CUDA; b += KVCSA_BACKEND_CUDA) {
         heard              h = {.n = 0};
         const kvcsa_log    log = {hear, &h};
-        kvcsa_pool_params  p = params_of(b, folder_of(folder));
+        kvcsa_pool_params  p = params_of(b, test_backend_beside(folder));
         kvcsa_pool_stats   stats = {.struct_size = sizeof stats};
         kvcsa_pool        *pool = NULL;
         kvcsa_backend_info info;
@@ -291,7 +276,7 @@ static void test_device_with_memory_of_its_own(void **state)
 
 static void test_device_that_is_not_there(void **state)
 {
-    kvcsa_pool_params p = params_of(KVCSA_BACKEND_CUDA, folder_of("emulated"));
+    kvcsa_pool_params p = params_of(KVCSA_BACKEND_CUDA, test_backend_beside("emulated"));
     kvcsa_pool       *pool = NULL;
     kvcsa_error       err;
 

@@ -3,16 +3,15 @@
  * numbers of a pool with room for all. And a device that fails in the middle of a batch. */
 #include "support/host.h"
 #include "support/pool_host.h"
+#include "support/test_backend.h"
 
 #include "session/session_int.h"
 
-#include <libgen.h>
 #include <stdio.h>
 #include <unistd.h>
 
 enum { N_PROMPTS = 12, PROMPT = 300, LONG = 1300, CHUNK = 64 };
 
-static char         apart_dir[4096];
 static kvcsa_model *model;
 static float        calm[N_PROMPTS][T1_VOCAB]; /* the last row of each prompt on the CPU */
 
@@ -43,7 +42,7 @@ static kvcsa_pool *open_pool(uint32_t backend, const kvcsa_allocator *allocator)
     p.n_threads = 1;
     p.allocator = allocator;
     p.backend = backend;
-    p.backend_dir = apart_dir;
+    p.backend_dir = test_backend_beside("apart");
     assert_ok(kvcsa_pool_create(&p, &pool, &err));
     return pool;
 }
@@ -393,12 +392,6 @@ int main(void)
         cmocka_unit_test(test_prefixes_go_for_weights_and_workspaces),
         cmocka_unit_test(test_a_device_that_fails_in_a_batch),
     };
-    char          self[4000];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
 
-    if (n <= 0)
-        return 2;
-    self[n] = '\0';
-    snprintf(apart_dir, sizeof apart_dir, "%s/apart", dirname(self)); /* the Makefile puts it there */
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

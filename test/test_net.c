@@ -2,7 +2,6 @@
  * one run against the same slices alone, window pages and raw rows against undisturbed timelines.
  * Everything is compared bit for bit; all of it on the CPU, then on the test device "apart", whose
  * results and counts are the CPU's. */
-#include <libgen.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -25,6 +23,7 @@
 #include "support/prng.h"
 #include "support/there.h"
 #include "support/timeline.h"
+#include "support/test_backend.h"
 
 enum { MAX_SLICES = 8 };
 
@@ -757,13 +756,9 @@ static void test_lookback_is_that_of_the_ngrams(void **state)
 /* The test device lies beside the test programs. */
 static const kvi_backend_ops *apart_ops(void)
 {
-    char              self[2048] = {0};
-    char              folder[2100];
     kvi_backend_found found;
 
-    assert_true(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
-    snprintf(folder, sizeof folder, "%s/apart", dirname(self));
-    kvi_backend_load(folder, "cuda", NULL, &found);
+    kvi_backend_load(test_backend_beside("apart"), "cuda", NULL, &found);
     if (!found.ops)
         fail_msg("%s", found.why);
     return found.ops;

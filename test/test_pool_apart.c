@@ -2,16 +2,15 @@
  * full or fails; and the copy of a model's weights. */
 #include "support/checkpoint.h"
 #include "support/pool_host.h"
+#include "support/test_backend.h"
 
 #include "model/weights_place.h"
 
-#include <libgen.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-static char apart_dir[4096];
 
 typedef struct log_lines {
     kvcsa_log hook;
@@ -46,7 +45,7 @@ static kvcsa_pool_params params_of(pool_host *h, const kvcsa_trace *trace, uint6
                                .trace = trace,
                                .evict = KVCSA_EVICT_LRU,
                                .backend = KVCSA_BACKEND_CUDA,
-                               .backend_dir = apart_dir};
+                               .backend_dir = test_backend_beside("apart")};
 }
 
 static void open_host(pool_host *h, uint64_t budget, uint32_t flags)
@@ -673,12 +672,6 @@ int main(void)
         cmocka_unit_test(test_weights_are_copied_once_for_all_threads),
         cmocka_unit_test(test_weights_need_room),
     };
-    char          self[4000];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
 
-    if (n <= 0)
-        return 2;
-    self[n] = '\0';
-    snprintf(apart_dir, sizeof apart_dir, "%s/apart", dirname(self)); /* the Makefile puts it there */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,6 +27,23 @@ void kvi_memory_free(const kvi_memory *m, void *ptr, size_t size)
         kvi_free(m->allocator, ptr, size);
 }
 
+kvcsa_status kvi_memory_grow(const kvi_memory *m, void **data, size_t *cap, size_t elem, size_t n,
+                             kvcsa_error *err)
+{
+    const size_t want = kvi_max_size(n, *cap + *cap / 2);
+    void        *more = NULL;
+    kvcsa_status st;
+
+    if (n <= *cap)
+        return KVCSA_OK;
+    if ((st = kvi_memory_alloc(m, want * elem, &more, err)) != KVCSA_OK)
+        return st;
+    kvi_memory_free(m, *data, *cap * elem);
+    *data = more;
+    *cap = want;
+    return KVCSA_OK;
+}
+
 kvcsa_status kvi_memory_put(const kvi_memory *m, void *to, const void *from, size_t size,
                             kvcsa_error *err)
 {
@@ -184,29 +201,13 @@ void kvi_post_fini(kvi_post *p, const kvi_memory *m)
 
 /* ------------------------------------------------------------------ many copies */
 
-static kvcsa_status reserve_there(kvi_copies *c, const kvi_memory *m, size_t n, kvcsa_error *err)
-{
-    const size_t want = kvi_max_size(n, c->there_cap + c->there_cap / 2);
-    void        *more = NULL;
-    kvcsa_status st;
-
-    if (n <= c->there_cap)
-        return KVCSA_OK;
-    if ((st = kvi_memory_alloc(m, want * sizeof(kvi_copy_job), &more, err)) != KVCSA_OK)
-        return st;
-    kvi_memory_free(m, c->there, c->there_cap * sizeof(kvi_copy_job));
-    c->there = more;
-    c->there_cap = want;
-    return KVCSA_OK;
-}
-
 kvcsa_status kvi_copies_reserve(kvi_copies *c, const kvi_memory *m, size_t n, kvcsa_error *err)
 {
     if (!kvi_memory_is_apart(m))
         return KVCSA_OK;
     if (!kvi_buf_reserve(m->allocator, &c->jobs, sizeof(kvi_copy_job), c->n, n))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "list of %zu copies", n);
-    return reserve_there(c, m, n, err);
+    return kvi_memory_grow(m, &c->there, &c->there_cap, sizeof(kvi_copy_job), n, err);
 }
 
 void kvi_copies_add(kvi_copies *c, const kvi_memory *m, void *to, const void *from, size_t size)
@@ -241,7 +242,8 @@ kvcsa_status kvi_copies_run(kvi_copies *c, const kvi_memory *m, kvcsa_error *err
         return kvi_fail(err, KVCSA_ERR_NOMEM, "list of copies");
     if (n == 0)
         return KVCSA_OK;
-    if ((st = reserve_there(c, m, n, err)) != KVCSA_OK)
+    if ((st = kvi_memory_grow(m, &c->there, &c->there_cap, sizeof(kvi_copy_job), n, err)) !=
+            KVCSA_OK)
         return st;
     st = c->post ? kvi_post_put(c->post, m, c->there, c->jobs.data, n * sizeof(kvi_copy_job), err)
                  : kvi_memory_put(m, c->there, c->jobs.data, n * sizeof(kvi_copy_job), err);

@@ -29,6 +29,10 @@ static inline int kvi_memory_is_apart(const kvi_memory *m)
 /* At least 64-byte aligned; contents are undefined. ERR_NOMEM, and *out is NULL. */
 kvcsa_status kvi_memory_alloc(const kvi_memory *m, size_t size, void **out, kvcsa_error *err);
 void         kvi_memory_free(const kvi_memory *m, void *ptr, size_t size); /* accepts NULL; waits */
+/* Room for n elements in an array whose contents need not be kept, and by half more than before, so
+ * that growing is rare. ERR_NOMEM: as before. */
+kvcsa_status kvi_memory_grow(const kvi_memory *m, void **data, size_t *cap, size_t elem, size_t n,
+                             kvcsa_error *err);
 /* From the host; `from` may change as soon as it returns. */
 kvcsa_status kvi_memory_put(const kvi_memory *m, void *to, const void *from, size_t size,
                             kvcsa_error *err);

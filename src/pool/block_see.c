@@ -23,11 +23,11 @@ kvcsa_status kvi_pool_reserve_scratch(kvcsa_pool *pool, const kvi_class_shape *s
 
     if (!kvi_memory_is_apart(&pool->memory) || size <= pool->scratch_bytes)
         return KVCSA_OK;
-    st = pool->ops->mem_alloc(pool->device, size, KVI_MEMORY_PINNED, &more, err);
+    st = kvi_memory_alloc_pinned(&pool->memory, size, &more, err);
     if (st != KVCSA_OK)
         return st;
     pthread_mutex_lock(&pool->scratch_lock);
-    pool->ops->mem_free(pool->device, pool->scratch, KVI_MEMORY_PINNED);
+    kvi_memory_free_pinned(&pool->memory, pool->scratch, pool->scratch_bytes);
     pool->scratch = more;
     pool->scratch_bytes = size;
     pthread_mutex_unlock(&pool->scratch_lock);
@@ -37,7 +37,7 @@ kvcsa_status kvi_pool_reserve_scratch(kvcsa_pool *pool, const kvi_class_shape *s
 void kvi_pool_free_scratch(kvcsa_pool *pool)
 {
     if (pool->scratch)
-        pool->ops->mem_free(pool->device, pool->scratch, KVI_MEMORY_PINNED);
+        kvi_memory_free_pinned(&pool->memory, pool->scratch, pool->scratch_bytes);
     pool->scratch = NULL;
     pool->scratch_bytes = 0;
 }
@@ -46,15 +46,14 @@ static kvcsa_status copy_parts(kvcsa_pool *pool, const kvi_block *block, uint8_t
                                kvcsa_error *err)
 {
     const kvi_class_shape *shape = &block->slab->cls->shape;
-    kvcsa_status           st = KVCSA_OK;
+    const kvi_memory      *m = &pool->memory;
+    kvcsa_status           st =
+        kvi_memory_get_later(m, to, kvi_block_index_part(block), shape->index_bytes, err);
 
-    if (shape->index_bytes)
-        st = pool->ops->mem_copy(pool->device, to, kvi_block_index_part(block), shape->index_bytes,
-                                 KVI_COPY_OUT, err);
-    if (st == KVCSA_OK && shape->main_bytes)
-        st = pool->ops->mem_copy(pool->device, to + main_off(shape), kvi_block_main_part(block),
-                                 shape->main_bytes, KVI_COPY_OUT, err);
-    return st == KVCSA_OK ? kvi_memory_sync(&pool->memory, err) : st;
+    if (st == KVCSA_OK)
+        st = kvi_memory_get_later(m, to + main_off(shape), kvi_block_main_part(block),
+                                  shape->main_bytes, err);
+    return st == KVCSA_OK ? kvi_memory_sync(m, err) : st;
 }
 
 kvcsa_status kvi_block_see(kvcsa_pool *pool, const kvi_block *block, kvi_seen_parts *out,

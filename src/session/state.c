@@ -357,29 +357,16 @@ kvcsa_status kvi_session_view(kvcsa_session *s, uint64_t n_more, kvcsa_error *er
     return KVCSA_OK;
 }
 
-static kvcsa_status grow_there(const kvi_memory *m, kvi_parts_there *there, size_t n,
-                               kvcsa_error *err)
-{
-    const size_t cap = kvi_max_size(n, there->cap + there->cap / 2);
-    void        *more = NULL;
-    kvcsa_status st = kvi_memory_alloc(m, cap * sizeof(uint8_t *), &more, err);
-
-    if (st != KVCSA_OK)
-        return st;
-    kvi_memory_free(m, there->data, there->cap * sizeof(uint8_t *));
-    *there = (kvi_parts_there){.data = more, .cap = cap};
-    return KVCSA_OK;
-}
-
 static kvcsa_status send_parts(kvcsa_session *s, uint32_t which, size_t n, kvcsa_error *err)
 {
     const kvi_memory *m = kvi_pool_memory(s->pool);
     kvi_parts_there  *there = &s->there[which];
     uint8_t *const   *list = parts_of(s, which)->data;
-    kvcsa_status      st = KVCSA_OK;
+    const size_t      cap = there->cap;
+    kvcsa_status st = kvi_memory_grow(m, &there->data, &there->cap, sizeof(uint8_t *), n, err);
 
-    if (n > there->cap)
-        st = grow_there(m, there, n, err);
+    if (st == KVCSA_OK && there->cap != cap)
+        there->n_clean = 0;
     if (st != KVCSA_OK || n <= there->n_clean)
         return st;
     st = kvi_memory_put(m, (uint8_t **)there->data + there->n_clean, list + there->n_clean,

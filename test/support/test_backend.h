@@ -9,6 +9,9 @@
 /* The folder, NULL = the library chooses: for tests that look at what only the CPU has. */
 const char *test_backend_dir(void);
 
+/* The folder `name` beside the running program, where the Makefile puts the plug-ins of tests: absolute, until the next call. */
+const char *test_backend_beside(const char *name);
+
 kvcsa_status __wrap_kvcsa_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, kvcsa_error *err);
 kvcsa_status __real_kvcsa_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, kvcsa_error *err);
 

@@ -1,16 +1,14 @@
 #include "support/worlds.h"
 
 #include "backend/backend_load.h"
+#include "support/test_backend.h"
 
-#include <libgen.h>
-#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -77,14 +75,10 @@ void world_get(world *w, void *to, const void *from, size_t size)
 
 int load_apart(void **state)
 {
-    char              self[PATH_MAX] = "", folder[PATH_MAX];
     kvi_backend_found found;
 
     (void)state;
-    if (readlink("/proc/self/exe", self, sizeof self - 1) <= 0 ||
-        snprintf(folder, sizeof folder, "%s/apart", dirname(self)) >= (int)sizeof folder)
-        return -1;
-    kvi_backend_load(folder, "cuda", NULL, &found);
+    kvi_backend_load(test_backend_beside("apart"), "cuda", NULL, &found);
     if (!found.ops) {
         print_error("%s\n", found.why);
         return -1;
