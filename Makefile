@@ -214,8 +214,10 @@ NVCC       ?= nvcc
 comma      := ,
 empty      :=
 # Machine code for each architecture, and PTX of the lowest for those to come. Products and sums are rounded one by one.
+# KVI_CUDA_SM90A: what runs on Hopper has its own instructions (cuda/sm90).
 NVCC_FLAGS  = -std=c++17 -O3 -fmad=false -cudart static -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
-              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -gencode arch=compute_80,code=compute_80
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -gencode arch=compute_80,code=compute_80 \
+              $(if $(filter 90,$(CUDA_ARCHS)),,$(if $(filter 90a,$(CUDA_ARCHS)),-DKVI_CUDA_SM90A))
 CUDA_OBJ   := $(patsubst %.cu,$(B)/cuda/%.o,$(CUDA_SRC))
 CUDA_HEAD  := $(wildcard cuda/*.h cuda/*.cuh cuda/sm*/*.h cuda/sm*/*.cuh src/*/*.h include/*.h)
 
@@ -278,7 +280,8 @@ $(APART): $(call obj,$(APART_SRC)) $(L)/libkvcsa.a lib/kvcsa_cuda.map
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-Bsymbolic -Wl,--version-script=lib/kvcsa_cuda.map $(LDDEFS) \
 	  -o $@ $(filter %.o,$^) $(L)/libkvcsa.a $(LDLIBS) $(LIBS)
 # Programs that load it whatever the environment says; a cross build has no emulated device.
-$(addprefix $(B)/test/,test_memory test_cpu_forms test_net test_pool_apart test_device_full test_api_backend): | $(APART)
+$(addprefix $(B)/test/,test_memory test_tape test_cpu_forms test_cpu_slices test_net test_pool_apart test_host_tier \
+    test_host_tier_random test_device_full test_step_graph test_api_backend): | $(APART)
 $(B)/test/test_api_backend: | $(if $(CUDA_TESTS),$(EMULATED))
 
 # ---------------------------------------------------------------- checks

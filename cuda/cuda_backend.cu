@@ -1,6 +1,7 @@
 /* The table of the plug-in and its one symbol. */
 #include "cuda_backend.h"
 #include "cuda_features.h"
+#include "cuda_rand.h"
 
 #include <cstdio>
 
@@ -55,6 +56,7 @@ static kvi_backend_ops make_table()
     t.graph_end = kvi_cuda_graph_end;
     t.graph_run = kvi_cuda_graph_run;
     t.graph_free = kvi_cuda_graph_free;
+    t.mem_random = kvi_cuda_mem_random;
     return t;
 }
 

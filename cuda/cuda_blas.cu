@@ -40,6 +40,16 @@ kvcsa_status blas_check(cublasStatus_t st, const char *what, kvcsa_error *err)
     return kvi_cuda_fail(err, KVCSA_ERR_BACKEND, static_cast<int32_t>(st), "cuBLASLt: %s: status %d", what, static_cast<int>(st));
 }
 
+/* Of an address, as far as cuBLASLt asks. */
+uint32_t alignment(const void *p)
+{
+    uint32_t bytes = 256;
+
+    while (reinterpret_cast<uintptr_t>(p) % bytes)
+        bytes /= 2;
+    return bytes;
+}
+
 /* What one product is described by; all NULL at first. */
 struct description {
     cublasLtMatmulDesc_t       product;
@@ -53,6 +63,13 @@ kvcsa_status describe(const kvi_cuda_blas *b, const kvi_cuda_blas_product *p, de
     const cublasOperation_t turned = CUBLAS_OP_T;
     const cudaDataType_t    type = p->bf16 ? CUDA_R_16BF : CUDA_R_32F;
     const size_t            room = WORKSPACE;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t what;
+        const void                          *at;
+    } aligned[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p->w},
+                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, p->x},
+                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p->y},
+                   {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p->y}};
 
     KVI_TRY(blas_check(BLAS(DESC_CREATE, cublasLtMatmulDescCreate)(&d->product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "description", err));
     KVI_TRY(blas_check(BLAS(DESC_SET, cublasLtMatmulDescSetAttribute)(d->product, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned),
@@ -65,23 +82,30 @@ kvcsa_status describe(const kvi_cuda_blas *b, const kvi_cuda_blas_product *p, de
                                                                        static_cast<int64_t>(p->y_stride)),
                        "layout", err));
     KVI_TRY(blas_check(BLAS(PREF_CREATE, cublasLtMatmulPreferenceCreate)(&d->wish), "preference", err));
-    return blas_check(BLAS(PREF_SET, cublasLtMatmulPreferenceSetAttribute)(d->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
-                                                                           sizeof room),
-                      "preference", err);
+    KVI_TRY(blas_check(BLAS(PREF_SET, cublasLtMatmulPreferenceSetAttribute)(d->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &room,
+                                                                            sizeof room),
+                       "preference", err));
+    for (const auto &a : aligned) { /* it takes for granted what cudaMalloc gives; rows of a matrix and of x begin anywhere */
+        const uint32_t bytes = alignment(a.at);
+        KVI_TRY(blas_check(BLAS(PREF_SET, cublasLtMatmulPreferenceSetAttribute)(d->wish, a.what, &bytes, sizeof bytes), "preference", err));
+    }
+    return KVCSA_OK;
 }
 
-kvcsa_status multiply(kvi_device *dev, const kvi_cuda_blas_product *p, const description *d, kvcsa_error *err)
+kvcsa_status multiply(kvi_device *dev, const kvi_cuda_blas_product *p, const description *d, bool *made, kvcsa_error *err)
 {
     const kvi_cuda_blas            *b = dev->blas;
     const cublasLtHandle_t          handle = static_cast<cublasLtHandle_t>(b->handle);
     cublasLtMatmulHeuristicResult_t best;
     const float                     alpha = 1.0f, beta = p->add ? 1.0f : 0.0f;
     int                             n = 0;
+    const cublasStatus_t            found = BLAS(HEURISTIC, cublasLtMatmulAlgoGetHeuristic)(handle, d->product, d->w, d->x, d->y, d->y,
+                                                                                 d->wish, 1, &best, &n);
 
-    KVI_TRY(blas_check(BLAS(HEURISTIC, cublasLtMatmulAlgoGetHeuristic)(handle, d->product, d->w, d->x, d->y, d->y, d->wish, 1, &best, &n),
-                       "choice", err));
-    if (n < 1)
-        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "cuBLASLt has nothing for %zu x %zu x %zu", p->n_rows, p->n_out, p->cols);
+    *made = found == CUBLAS_STATUS_SUCCESS && n > 0;
+    if (found == CUBLAS_STATUS_NOT_SUPPORTED || (found == CUBLAS_STATUS_SUCCESS && n < 1))
+        return KVCSA_OK;
+    KVI_TRY(blas_check(found, "choice", err));
     return blas_check(BLAS(MATMUL, cublasLtMatmul)(handle, d->product, &alpha, p->w, d->w, p->x, d->x, &beta, p->y, d->y, p->y, d->y,
                                                    &best.algo, b->workspace, WORKSPACE, dev->stream),
                       "product", err);
@@ -119,31 +143,33 @@ bool find_calls(kvi_cuda_blas *b)
 
 } // namespace
 
-kvcsa_status kvi_cuda_blas_run(kvi_device *dev, const kvi_cuda_blas_product *p, kvcsa_error *err)
+kvcsa_status kvi_cuda_blas_run(kvi_device *dev, const kvi_cuda_blas_product *p, bool *made, kvcsa_error *err)
 {
     description  d = description();
     kvcsa_status st = describe(dev->blas, p, &d, err);
 
+    *made = false;
     if (st == KVCSA_OK)
-        st = multiply(dev, p, &d, err);
+        st = multiply(dev, p, &d, made, err);
     drop(dev->blas, &d);
     return st;
 }
 
-void kvi_cuda_blas_open(kvi_device *dev)
+void kvi_cuda_blas_open(kvi_device *dev, uint32_t flags)
 {
-    kvi_cuda_blas *b = KVI_CUDA_FAST_DENSE ? new (std::nothrow) kvi_cuda_blas() : nullptr;
+    kvi_cuda_blas *b = flags & KVI_DEVICE_FAST_DENSE ? new (std::nothrow) kvi_cuda_blas() : nullptr;
     const char    *name = "";
 
     dev->blas = b;
     if (!b) {
-        kvi_cuda_log(dev, KVCSA_LOG_INFO, "cuda: cuBLASLt is not used: its sums depend on the number of rows");
+        kvi_cuda_log(dev, KVCSA_LOG_INFO, "cuda: cuBLASLt is not used: %s",
+                     flags & KVI_DEVICE_FAST_DENSE ? "no memory" : "nobody asked for fast dense products");
         return;
     }
     b->fast_dense = true;
     b->library = open_library(&name);
     if (!b->library || !find_calls(b)) {
-        kvi_cuda_log(dev, KVCSA_LOG_INFO, "cuda: cuBLASLt: %s", b->library ? "a function is missing" : dlerror());
+        kvi_cuda_log(dev, KVCSA_LOG_WARN, "cuda: cuBLASLt: %s", b->library ? "a function is missing" : dlerror());
     } else if (BLAS(CREATE, cublasLtCreate)(reinterpret_cast<cublasLtHandle_t *>(&b->handle)) != CUBLAS_STATUS_SUCCESS) {
         b->handle = nullptr;
         kvi_cuda_log(dev, KVCSA_LOG_WARN, "cuda: %s: no handle", name);
@@ -173,14 +199,16 @@ void kvi_cuda_blas_close(kvi_device *dev)
 
 #else /* built without its header, or for the emulated device */
 
-kvcsa_status kvi_cuda_blas_run(kvi_device *, const kvi_cuda_blas_product *, kvcsa_error *err)
+kvcsa_status kvi_cuda_blas_run(kvi_device *, const kvi_cuda_blas_product *, bool *made, kvcsa_error *)
 {
-    return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "this build has no cuBLASLt");
+    *made = false;
+    return KVCSA_OK;
 }
 
-void kvi_cuda_blas_open(kvi_device *dev)
+void kvi_cuda_blas_open(kvi_device *dev, uint32_t flags)
 {
-    kvi_cuda_log(dev, KVCSA_LOG_INFO, "cuda: this build has no cuBLASLt; its own kernels make all products");
+    kvi_cuda_log(dev, flags & KVI_DEVICE_FAST_DENSE ? KVCSA_LOG_WARN : KVCSA_LOG_INFO,
+                 "cuda: this build has no cuBLASLt; its own kernels make all products");
 }
 
 void kvi_cuda_blas_close(kvi_device *) {}

@@ -2,7 +2,9 @@
 #ifndef KVI_CUDA_DEVICE_H
 #define KVI_CUDA_DEVICE_H
 
+#include <condition_variable>
 #include <mutex>
+#include <thread>
 
 extern "C" {
 #include "backend/backend.h"
@@ -15,12 +17,13 @@ extern "C" {
 #include <cuda_runtime.h>
 #endif
 
-/* Room for what an operator needs between its kernels. Pieces of the past stay until the stream has been waited for. */
+/* Room for what an operator needs between its kernels, the newest first. Those that were outgrown stay until the stream has been
+ * waited for and no graph refers to them. */
 struct kvi_cuda_scratch {
-    char  *base;
-    size_t size;
-    char  *old[32]; /* outgrown, maybe still in use by the stream */
-    int    n_old;
+    char             *base;
+    size_t            size;
+    size_t            n_graphs; /* that were recorded with it */
+    kvi_cuda_scratch *older;
 };
 
 struct kvi_cuda_blas; /* cuda_blas.cu: cuBLASLt, if it is there */
@@ -32,20 +35,26 @@ struct kvi_device {
     int              n_sms;
     size_t           shared_max; /* bytes of shared memory that a block may have */
     cudaStream_t     stream;
-    kvi_cuda_scratch scratch;
+    kvi_cuda_scratch *scratch;
     kvi_cuda_blas   *blas;      /* NULL = not there: our own kernels do all products */
-    bool             recording; /* of a graph */
     std::mutex       lock;      /* one operator at a time: its kernels stay together on the stream */
+
+    bool                    recording; /* a graph, by `recorder`: other threads wait */
+    bool                    uses_scratch;
+    std::thread::id         recorder;
+    std::condition_variable recorded;
+    kvcsa_error             broken;    /* the first failure while it is recorded; OK = none */
 };
 
-/* Fill err as the library does (base/status.h); the plug-in does not link to it. */
+/* Fill err as the library does (base/status.h); the plug-in does not link to it. What the calling thread records is given up. */
 kvcsa_status kvi_cuda_fail(kvcsa_error *err, kvcsa_status status, int32_t detail, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* OK, ERR_NOMEM where the device has no memory, ERR_BACKEND with the code of CUDA as detail otherwise. */
 kvcsa_status kvi_cuda_check(cudaError_t code, const char *what, kvcsa_error *err);
 void         kvi_cuda_log(const kvi_device *dev, int32_t level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* The calling thread's current device is `dev` while this lives; the host's choice comes back afterwards. Takes the lock. */
+/* The calling thread's current device is `dev` while this lives; the host's choice comes back afterwards. Takes the lock, once
+ * no other thread records a graph. */
 class kvi_cuda_use {
 public:
     explicit kvi_cuda_use(kvi_device *dev);
@@ -54,8 +63,8 @@ public:
     kvi_cuda_use &operator=(const kvi_cuda_use &) = delete;
 
 private:
-    std::lock_guard<std::mutex> hold;
-    int                         before;
+    std::unique_lock<std::mutex> hold;
+    int                          before;
 };
 
 /* `size` bytes of device memory that belong to the operator that runs, aligned to 256; one piece at a time. ERR_BACKEND where it
@@ -68,7 +77,7 @@ kvcsa_status kvi_launch(kvi_device *dev, const char *name, void (*kernel)(P...),
                         kvcsa_error *err, const A &...args)
 {
 #ifdef KVI_CUDA_EMULATED
-    return kvi_cuda_check(emulate_launch(dev->stream, name, grid, dim3(threads), shared, [=] { kernel(args...); }), name, err);
+    (void)emulate_launch(dev->stream, name, grid, dim3(threads), shared, [=] { kernel(args...); });
 #else
     if (shared > 48 * 1024) {
         const cudaError_t code =
@@ -77,8 +86,8 @@ kvcsa_status kvi_launch(kvi_device *dev, const char *name, void (*kernel)(P...),
             return kvi_cuda_check(code, name, err);
     }
     kernel<<<grid, threads, shared, dev->stream>>>(args...);
-    return kvi_cuda_check(cudaGetLastError(), name, err);
 #endif
+    return kvi_cuda_check(cudaGetLastError(), name, err);
 }
 
 #define KVI_TRY(call)                                                                                                          \

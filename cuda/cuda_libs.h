@@ -4,7 +4,8 @@
 
 #include "cuda_device.h"
 
-void kvi_cuda_blas_open(kvi_device *dev); /* cuda_blas.cu */
+/* cuda_blas.cu; flags: KVI_DEVICE_*. cuRAND is opened by the first call that wants it (cuda_rand.cu). */
+void kvi_cuda_blas_open(kvi_device *dev, uint32_t flags);
 void kvi_cuda_blas_close(kvi_device *dev);
 
 #endif

@@ -104,16 +104,22 @@ static void naive_tally(const kvi_tally_params *p, const int32_t *items, uint64_
 
 static void try_tally(world *w, prng *r)
 {
-    uint64_t         counts[3] = {5, 7, 9}, back[3];
+    enum { MOST_COUNTS = 6 * 5 }; /* strides of 3 to 5 */
+    uint64_t         counts[MOST_COUNTS], back[MOST_COUNTS];
     kvi_tally_params p = {.n_items = (uint32_t)prng_below(r, MOST_ITEMS + 1),
                           .n_rows = prng_below(r, 6),
                           .each = (uint32_t)prng_range(r, 1, MOST_EACH),
                           .rows_per_block = (uint32_t)prng_range(r, 1, 64)};
-    const int        all = prng_below(r, 4) == 0;
+    const int        see_all = prng_below(r, 4) == 0;
     int32_t          items[6 * (MOST_ITEMS + 3)];
     uint64_t         n_visible[6];
 
+    for (size_t i = 0; i < MOST_COUNTS; i++)
+        counts[i] = 5 + 2 * i;
     p.stride = p.n_items + prng_below(r, 4);
+    p.rows_each = prng_below(r, 4);
+    p.counts_stride = prng_range(r, 3, 5);
+    p.all = see_all || prng_below(r, 2) ? 0 : prng_below(r, MOST_ITEMS * MOST_EACH);
     p.counts = world_put(w, counts, sizeof counts);
     for (size_t row = 0; row < p.n_rows; row++) {
         int32_t     *list = items + row * p.stride;
@@ -125,10 +131,12 @@ static void try_tally(world *w, prng *r)
             list[i] = i < n ? next++ : -1;
         }
         n_visible[row] = prng_below(r, 2 * MOST_ITEMS * MOST_EACH);
-        naive_tally(&p, list, all ? UINT64_MAX : n_visible[row], counts);
+        if (p.all == 0 || n_visible[row] > p.all)
+            naive_tally(&p, list, see_all ? UINT64_MAX : n_visible[row],
+                        counts + (p.rows_each ? row / p.rows_each * p.counts_stride : 0));
     }
     p.items = world_put(w, items, p.n_rows * p.stride * sizeof *items);
-    p.n_visible = all ? NULL : world_put(w, n_visible, p.n_rows * sizeof *n_visible);
+    p.n_visible = see_all ? NULL : world_put(w, n_visible, p.n_rows * sizeof *n_visible);
     must(w, w->m.ops->tally(w->m.dev, &p, &w->err));
     world_get(w, back, p.counts, sizeof back);
     assert_memory_equal(back, counts, sizeof back);

@@ -210,11 +210,19 @@ static void test_scores_are_bounded(void **state)
                     kvi_min_size(entries[i], r->candidates == KVCSA_CANDIDATES_CONSUMER
                                                  ? kvi_max_size(8, kvi_min_size(entries[i], 16384))
                                                  : entries[i]);
-                const size_t n = kvi_select_scratch(r, entries[i], rows[k]);
+                /* the maxima of a source's blocks lie behind the scores */
+                const size_t per_row =
+                    kvi_max_size(stride, 8) +
+                    (r->candidates == KVCSA_CANDIDATES_SOURCE ? kvi_div_up(stride, r->candidate_block_entries) : 0);
+                const size_t n = kvi_select_scratch(r, entries[i], rows[k], false);
+                const size_t apart = kvi_select_scratch(r, entries[i], rows[k], true);
 
                 assert_true(n >= stride);
-                assert_true(n <= kvi_max_size(TILE_FLOATS, stride));
-                assert_true(n <= kvi_max_size(stride, 8) * rows[k]);
+                assert_true(n <= kvi_max_size(TILE_FLOATS, per_row));
+                assert_true(n <= per_row * rows[k]);
+                /* of a device: up to the next power of two, 1024 entries at least, and four times the tile */
+                assert_true(apart >= stride);
+                assert_true(apart <= kvi_max_size(4 * TILE_FLOATS, 2 * kvi_max_size(per_row, 1024) * 9 / 8));
             }
     }
 }

@@ -1,8 +1,11 @@
 /* kvi_memory and kvi_copies on the host's memory and on that of the test device "apart" (test/apart), and what this device is there
  * to find. Most tests run in both worlds. */
+#include "apart/apart_counts.h"
 #include "support/prng.h"
+#include "support/test_backend.h"
 #include "support/worlds.h"
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -421,6 +424,39 @@ static void copy_job_of_the_host(void *arg)
     (void)kvi_memory_sync(&at->w->m, NULL);
 }
 
+/* A slice whose table of parts is this one. */
+static void score_a_slice(const place *at, uint8_t *const *index_parts)
+{
+    const kvi_kv_owner           owner = {.rows_per_block = 8, .index_width = 32, .index_value_bytes = 16, .index_row_bytes = 17};
+    const kvi_slice              slice = {.index_parts = index_parts};
+    const uint64_t               none = 0;
+    uint8_t *const               n_visible = at->p + sizeof slice;
+    const kvi_index_score_params p = {.keys.owner = &owner,
+                                      .n_visible = (const void *)n_visible,
+                                      .n_rows = 1,
+                                      .n_heads = 1,
+                                      .of = {.slices = (const void *)at->p, .each = 1}};
+
+    (void)kvi_memory_put(&at->w->m, at->p, &slice, sizeof slice, NULL);
+    (void)kvi_memory_put(&at->w->m, n_visible, &none, sizeof none, NULL);
+    (void)at->w->m.ops->index_score(at->w->m.dev, &p, NULL);
+    (void)kvi_memory_sync(&at->w->m, NULL);
+}
+
+static void slice_of_the_host(void *arg)
+{
+    uint8_t *parts[1] = {0};
+
+    score_a_slice(arg, parts);
+}
+
+static void slice_of_the_device(void *arg)
+{
+    const place *at = arg;
+
+    score_a_slice(at, (uint8_t *const *)(const void *)(at->p + 64));
+}
+
 static void free_the_middle(void *arg)
 {
     const place *at = arg;
@@ -444,6 +480,7 @@ static void test_mistakes_of_the_host(void **state)
         {read_it, SIGSEGV},           {write_it, SIGSEGV},
         {give_host_pointer, SIGABRT}, {copy_the_wrong_way, SIGABRT},
         {copy_too_much, SIGABRT},     {copy_job_of_the_host, SIGABRT},
+        {slice_of_the_host, SIGABRT},
         {free_the_middle, SIGABRT},   {forget_a_piece, SIGABRT},
     };
     world w = open_world(ON_DEVICE, NULL, NULL, NULL);
@@ -454,6 +491,7 @@ static void test_mistakes_of_the_host(void **state)
     must(&w, kvi_memory_sync(&w.m, &w.err)); /* shut again */
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
         assert_dies(mistakes[i].make, &at, mistakes[i].signal);
+    slice_of_the_device(&at);
     close_world(&w);
     at = (place){.w = &w, .p = at.p};
     assert_dies(read_it, &at, SIGSEGV); /* freed */
@@ -503,38 +541,247 @@ static void test_failure_is_told_late(void **state)
     close_world(&w);
 }
 
+/* ------------------------------------------------------------------ graphs */
+
+/* A list of three items, whose counts are added up and copied. */
+typedef struct counting {
+    kvi_tally_params p;
+    uint64_t        *copy; /* [3] */
+} counting;
+
+static counting make_counting(world *w)
+{
+    const int32_t  items[4] = {0, 2, 5, -1};
+    const uint64_t counts[3] = {0};
+
+    return (counting){.p = {.items = world_put(w, items, sizeof items),
+                            .counts = world_put(w, counts, sizeof counts),
+                            .stride = 4,
+                            .n_rows = 1,
+                            .n_items = 4,
+                            .each = 8,
+                            .rows_per_block = 8},
+                      .copy = world_room(w, sizeof counts)};
+}
+
+static void assert_counted(world *w, const uint64_t *there, uint64_t n_times)
+{
+    uint64_t counts[3];
+
+    world_get(w, counts, there, sizeof counts);
+    assert_int_equal(counts[0], 3 * n_times);
+    assert_int_equal(counts[1], 24 * n_times);
+    assert_int_equal(counts[2], 3 * n_times);
+}
+
 static void test_graphs_run_again(void **state)
 {
-    const int32_t    items[4] = {0, 2, 5, -1};
-    uint64_t         counts[3] = {0};
-    world            w = open_world(ON_DEVICE, NULL, NULL, NULL);
-    kvi_graph       *graph = NULL;
-    uint64_t        *there = world_put(&w, counts, sizeof counts);
-    uint64_t        *copy = world_room(&w, sizeof counts);
-    kvi_tally_params p = {.items = world_put(&w, items, sizeof items),
-                          .counts = there,
-                          .stride = 4,
-                          .n_rows = 1,
-                          .n_items = 4,
-                          .each = 8,
-                          .rows_per_block = 8};
+    world        w = open_world(ON_DEVICE, NULL, NULL, NULL);
+    kvi_graph   *graph = NULL;
+    counting     c = make_counting(&w);
+    uint8_t     *filled = world_room(&w, 10), back[10];
+    apart_counts before, after;
+
+    (void)state;
+    assert_true(apart_counts_now(test_backend_beside("apart"), &before));
+    must(&w, kvi_memory_fill(&w.m, filled, 1, 10, &w.err));
+    must(&w, w.m.ops->graph_begin(w.m.dev, &w.err));
+    must(&w, w.m.ops->tally(w.m.dev, &c.p, &w.err));
+    must(&w, kvi_memory_move(&w.m, c.copy, c.p.counts, 3 * sizeof *c.copy, &w.err));
+    must(&w, kvi_memory_fill(&w.m, filled + 2, 2, 5, &w.err));
+    must(&w, w.m.ops->graph_end(w.m.dev, &graph, &w.err));
+    assert_counted(&w, c.p.counts, 0); /* it has only been recorded */
+    world_get(&w, back, filled, 10);
+    assert_memory_equal(back, "\1\1\1\1\1\1\1\1\1\1", 10);
+    c.p.n_rows = 0;
+    for (int i = 0; i < 5; i++)
+        must(&w, w.m.ops->graph_run(w.m.dev, graph, &w.err));
+    assert_counted(&w, c.copy, 5);
+    world_get(&w, back, filled, 10);
+    assert_memory_equal(back, "\1\1\2\2\2\2\2\1\1\1", 10);
+    c.p.n_rows = 1;
+    must(&w, w.m.ops->tally(w.m.dev, &c.p, &w.err));
+    must(&w, w.m.ops->graph_run(w.m.dev, graph, &w.err)); /* in order with others */
+    assert_counted(&w, c.copy, 7);
+    w.m.ops->graph_free(w.m.dev, graph);
+    w.m.ops->graph_free(w.m.dev, NULL);
+    assert_true(apart_counts_now(test_backend_beside("apart"), &after));
+    assert_int_equal(after.launches - before.launches, 1);
+    assert_int_equal(after.recorded - before.recorded, 1);
+    assert_int_equal(after.graphs - before.graphs, 1);
+    assert_int_equal(after.graph_runs - before.graph_runs, 6);
+    assert_int_equal(after.copies - before.copies, 1);
+    assert_int_equal(after.copies_in - before.copies_in, 0);
+    assert_int_equal(after.copies_out - before.copies_out, 5);
+    assert_false(apart_counts_now("/nowhere", &after));
+    assert_false(apart_counts_now(NULL, &after));
+    close_world(&w);
+}
+
+/* What another thread does while a graph is recorded. */
+typedef struct other {
+    world        *w;
+    uint8_t      *p; /* [10] */
+    kvcsa_status  st;
+    _Atomic int   started, done;
+} other;
+
+static void *fill_meanwhile(void *arg)
+{
+    other *o = arg;
+
+    o->started = 1;
+    o->st = o->w->m.ops->mem_fill(o->w->m.dev, o->p, 7, 10, NULL);
+    o->done = 1;
+    return NULL;
+}
+
+static pthread_t start_other(other *o)
+{
+    pthread_t thread;
+
+    assert_int_equal(pthread_create(&thread, NULL, fill_meanwhile, o), 0);
+    while (!o->started)
+        usleep(100);
+    usleep(20000); /* long enough for one that does not wait */
+    return thread;
+}
+
+static void test_graphs_keep_other_threads_out(void **state)
+{
+    world      w = open_world(ON_DEVICE, NULL, NULL, NULL);
+    kvi_graph *graph = NULL;
+    counting   c = make_counting(&w);
+    other      o = {.w = &w, .p = world_room(&w, 10)};
+    uint8_t    back[10];
+    pthread_t  thread;
 
     (void)state;
     must(&w, w.m.ops->graph_begin(w.m.dev, &w.err));
-    must(&w, w.m.ops->tally(w.m.dev, &p, &w.err));
-    must(&w, kvi_memory_move(&w.m, copy, there, sizeof counts, &w.err));
+    must(&w, w.m.ops->tally(w.m.dev, &c.p, &w.err));
+    thread = start_other(&o);
+    assert_false(o.done);
+    must(&w, w.m.ops->tally(w.m.dev, &c.p, &w.err));
     must(&w, w.m.ops->graph_end(w.m.dev, &graph, &w.err));
-    world_get(&w, counts, there, sizeof counts);
-    assert_int_equal(counts[0], 0); /* it has only been recorded */
-    p.n_rows = 0;
-    for (int i = 0; i < 5; i++)
-        must(&w, w.m.ops->graph_run(w.m.dev, graph, &w.err));
-    world_get(&w, counts, copy, sizeof counts);
-    assert_int_equal(counts[0], 15);
-    assert_int_equal(counts[1], 120);
-    assert_int_equal(counts[2], 15);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(o.st, KVCSA_OK);
+    world_get(&w, back, o.p, 10); /* it was enqueued, ... */
+    assert_memory_equal(back, "\7\7\7\7\7\7\7\7\7\7", 10);
+    must(&w, kvi_memory_fill(&w.m, o.p, 1, 10, &w.err));
+    must(&w, w.m.ops->graph_run(w.m.dev, graph, &w.err));
+    world_get(&w, back, o.p, 10); /* ... and not recorded */
+    assert_memory_equal(back, "\1\1\1\1\1\1\1\1\1\1", 10);
+    assert_counted(&w, c.p.counts, 2);
     w.m.ops->graph_free(w.m.dev, graph);
-    w.m.ops->graph_free(w.m.dev, NULL);
+    close_world(&w);
+}
+
+static void test_graphs_of_a_failed_call(void **state)
+{
+    world      w;
+    kvi_graph *graph = (void *)&w;
+    counting   c;
+
+    (void)state;
+    assert_int_equal(setenv("APART_FAIL_RECORD", "2", 1), 0);
+    w = open_world(ON_DEVICE, NULL, NULL, NULL);
+    assert_int_equal(unsetenv("APART_FAIL_RECORD"), 0);
+    c = make_counting(&w);
+    must(&w, w.m.ops->graph_begin(w.m.dev, &w.err));
+    must(&w, w.m.ops->tally(w.m.dev, &c.p, &w.err));
+    assert_int_equal(w.m.ops->tally(w.m.dev, &c.p, &w.err), KVCSA_ERR_NOMEM);
+    must(&w, w.m.ops->tally(w.m.dev, &c.p, &w.err));
+    assert_int_equal(w.m.ops->graph_end(w.m.dev, &graph, &w.err), KVCSA_ERR_NOMEM);
+    assert_null(graph);
+    must(&w, w.m.ops->tally(w.m.dev, &c.p, &w.err)); /* the device is as before, ... */
+    assert_counted(&w, c.p.counts, 1);
+    must(&w, w.m.ops->graph_begin(w.m.dev, &w.err)); /* ... and records */
+    must(&w, w.m.ops->tally(w.m.dev, &c.p, &w.err));
+    must(&w, w.m.ops->graph_end(w.m.dev, &graph, &w.err));
+    must(&w, w.m.ops->graph_run(w.m.dev, graph, &w.err));
+    assert_counted(&w, c.p.counts, 2);
+    w.m.ops->graph_free(w.m.dev, graph);
+    close_world(&w);
+}
+
+static void test_graphs_of_a_failed_device(void **state)
+{
+    world      w = open_world(ON_DEVICE, NULL, "8", NULL);
+    kvi_graph *graph = (void *)&w;
+    counting   c = make_counting(&w); /* five calls */
+    other      o = {.w = &w, .p = (void *)c.copy};
+    pthread_t  thread;
+
+    (void)state;
+    must(&w, w.m.ops->graph_begin(w.m.dev, &w.err));
+    must(&w, w.m.ops->tally(w.m.dev, &c.p, &w.err));
+    assert_int_equal(w.m.ops->tally(w.m.dev, &c.p, &w.err), KVCSA_ERR_BACKEND);
+    thread = start_other(&o);
+    assert_false(o.done);
+    assert_int_equal(w.m.ops->graph_end(w.m.dev, &graph, &w.err), KVCSA_ERR_BACKEND);
+    assert_null(graph);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(o.st, KVCSA_ERR_BACKEND);
+    close_world(&w);
+}
+
+static void put_it(void *arg)
+{
+    const place *at = arg;
+
+    (void)kvi_memory_put(&at->w->m, at->p, "four", 4, NULL);
+}
+
+static void get_it(void *arg)
+{
+    const place *at = arg;
+    uint8_t      back[4];
+
+    (void)at->w->m.ops->mem_copy(at->w->m.dev, back, at->p, 4, KVI_COPY_OUT, NULL);
+}
+
+static void wait_for_it(void *arg)
+{
+    const place *at = arg;
+
+    (void)kvi_memory_sync(&at->w->m, NULL);
+}
+
+static void ask_for_more(void *arg)
+{
+    const place *at = arg;
+    void        *p;
+
+    (void)kvi_memory_alloc(&at->w->m, 4, &p, NULL);
+}
+
+static void free_it(void *arg)
+{
+    const place *at = arg;
+
+    kvi_memory_free(&at->w->m, at->p, 100);
+}
+
+static void record_twice(void *arg)
+{
+    const place *at = arg;
+
+    (void)at->w->m.ops->graph_begin(at->w->m.dev, NULL);
+}
+
+static void test_mistakes_while_a_graph_is_recorded(void **state)
+{
+    void (*const mistakes[])(void *arg) = {put_it, get_it, wait_for_it, ask_for_more, free_it, record_twice};
+    world      w = open_world(ON_DEVICE, NULL, NULL, NULL);
+    place      at = {.w = &w, .p = world_room(&w, 100)};
+    kvi_graph *graph = NULL;
+
+    (void)state;
+    must(&w, w.m.ops->graph_begin(w.m.dev, &w.err));
+    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
+        assert_dies(mistakes[i], &at, SIGABRT);
+    must(&w, w.m.ops->graph_end(w.m.dev, &graph, &w.err));
+    w.m.ops->graph_free(w.m.dev, graph);
     close_world(&w);
 }
 
@@ -554,6 +801,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_failure_is_for_ever),
         cmocka_unit_test(test_failure_is_told_late),
         cmocka_unit_test(test_graphs_run_again),
+        cmocka_unit_test(test_graphs_keep_other_threads_out),
+        cmocka_unit_test(test_graphs_of_a_failed_call),
+        cmocka_unit_test(test_graphs_of_a_failed_device),
+        cmocka_unit_test(test_mistakes_while_a_graph_is_recorded),
     };
 
     seed = prng_seed(argc, argv, 20269);

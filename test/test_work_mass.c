@@ -40,6 +40,21 @@ static double score_of(const kvi_attend_params *p, size_t row, size_t head, cons
     return exp(dot * (double)p->scale);
 }
 
+/* The call of one row: the fields say what the tables say of its slice. */
+static kvi_attend_params of_row(const kvi_attend_params *p, size_t row)
+{
+    const kvi_slice      *s = &p->of.slices[row / p->of.each];
+    const kvi_slice_rows *r = &p->of.rows[row / p->of.each];
+    kvi_attend_params     one = *p;
+
+    one.pages = s->pages;
+    one.entries.main_parts = s->main_parts;
+    one.chunk += r->row * p->row_bytes;
+    one.chunk_pos = r->pos;
+    one.floor = r->floor;
+    return one;
+}
+
 /* One head of a row: probabilities of its selected entries are added to their spans. */
 static void attend_naively(const kvi_attend_params *p, size_t row, size_t head, double *slots)
 {
@@ -79,10 +94,11 @@ static kvcsa_status attend_twice(kvi_device *dev, const kvi_attend_params *p, kv
     const kvcsa_status st = the_naive.real->attend(dev, p, err);
 
     for (size_t i = 0; i < p->n_rows && p->mass; i++) {
-        double slots[TOP_K] = {0};
+        const kvi_attend_params one = of_row(p, i);
+        double                  slots[TOP_K] = {0};
 
         for (size_t h = 0; h < p->n_heads; h++)
-            attend_naively(p, i, h, slots);
+            attend_naively(&one, i, h, slots);
         for (uint32_t j = 0; j < p->k; j++)
             assert_true(fabs(slots[j] - (double)p->mass[i * p->k + j]) < 1e-4);
         the_naive.n_rows++;

@@ -1,5 +1,6 @@
 #include "attend_combine.cuh"
 
+#include "attend_sm90.h"
 #include "cuda_device.h"
 #include "cuda_features.h"
 
@@ -10,12 +11,13 @@ typedef void (*attend_kernel)(attend_args);
 struct attend_plan {
     attend_kernel kernel;
     size_t        shared;
-    unsigned      heads; /* of a block */
+    unsigned      heads, threads; /* of a block */
 };
 
 template <unsigned HEADS, unsigned SLOTS, bool FAST> static attend_plan plan_of()
 {
-    return {attend_bf16_f32_kernel<HEADS, SLOTS, FAST>, sizeof(typename attend_shape<HEADS, SLOTS, FAST>::shared), HEADS};
+    return {attend_bf16_f32_kernel<HEADS, SLOTS, FAST>, sizeof(typename attend_shape<HEADS, SLOTS, FAST>::shared), HEADS,
+            ATTEND_THREADS};
 }
 
 /* Tiles are as large as the device's shared memory allows, for all numbers of rows alike. Groups of 16 heads where all blocks
@@ -25,9 +27,12 @@ static attend_plan choose(const kvi_device *dev, const attend_args &a, size_t n_
     const bool large = dev->shared_max >= sizeof(attend_shape<64, 64, true>::shared);
     const bool few = a.n_heads <= 32 || n_rows * a.n_splits * ((a.n_heads + 15) / 16) <= static_cast<size_t>(dev->n_sms) ||
                      dev->shared_max < sizeof(attend_shape<64, 32, true>::shared);
+    attend_sm90 sm90;
 
     if (!fast)
         return plan_of<16, 32, false>();
+    if (kvi_attend_sm90_get(dev, a.n_heads, &sm90)) /* for any number of rows: it has bits of its own */
+        return {sm90.kernel, sm90.shared, sm90.heads, sm90.threads};
     if (large)
         return few ? plan_of<16, 64, true>() : plan_of<64, 64, true>();
     return few ? plan_of<16, 32, true>() : plan_of<64, 32, true>();
@@ -69,7 +74,8 @@ static kvcsa_status run(kvi_device *dev, const kvi_attend_params *p, attend_args
     a.out = p->out + row * width;
     a.pos = p->pos + row;
     a.ids = p->ids ? p->ids + row * p->k : nullptr;
-    KVI_TRY(kvi_launch(dev, "attend", plan.kernel, dim3(kvi_blocks(n_blocks, 1)), ATTEND_THREADS, plan.shared, err, a));
+    a.first_row = row;
+    KVI_TRY(kvi_launch(dev, "attend", plan.kernel, dim3(kvi_blocks(n_blocks, 1)), plan.threads, plan.shared, err, a));
     if (a.n_splits > 1)
         KVI_TRY(kvi_launch(dev, "attend combine", attend_combine_kernel, dim3(kvi_blocks(n * a.n_heads, 1)), COMBINE_THREADS, 0,
                            err, a));
@@ -94,6 +100,7 @@ kvcsa_status kvi_cuda_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_
     a.sink = p->sink;
     a.chunk_pos = p->chunk_pos;
     a.floor = p->floor;
+    a.of = p->of;
     a.page_off = p->page_off;
     a.n_heads = p->n_heads;
     a.width = p->width;

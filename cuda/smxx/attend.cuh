@@ -31,6 +31,7 @@
 #ifndef KVI_CUDA_ATTEND_CUH
 #define KVI_CUDA_ATTEND_CUH
 
+#include "backend/op_params.h"
 #include "device_tile.cuh"
 
 enum : unsigned {
@@ -65,6 +66,8 @@ struct attend_args {
     float2               *stat;      /* [rows, heads]: maximum and denominator of the end; NULL = nobody asks for the mass */
     float                *scores;    /* [rows, heads, k], NULL with it */
     uint64_t              chunk_pos, floor;
+    kvi_slices            of;        /* slices NULL = pages, main_parts, chunk_pos and floor say it */
+    size_t                first_row; /* of this launch, among the rows of all slices */
     size_t                page_off, main_off;
     unsigned              n_heads, n_groups, n_splits, width;
     unsigned              n_window, page_rows, n_pages, row_bytes;
@@ -105,25 +108,44 @@ template <unsigned HEADS, unsigned SLOTS, bool FAST> struct attend_shape {
     };
 };
 
-KVI_DEV uint64_t attend_first(const attend_args &a, uint64_t pos)
+/* What a row of queries looks at: that of its timeline. */
+struct attend_view {
+    uint8_t *const *pages;
+    uint8_t *const *main_parts;
+    const uint8_t  *chunk;     /* row of chunk_pos */
+    uint64_t        chunk_pos, floor;
+};
+
+KVI_DEV attend_view attend_view_of(const attend_args &a, size_t row)
+{
+    if (!a.of.slices)
+        return {a.pages, a.main_parts, a.chunk, a.chunk_pos, a.floor};
+    const size_t          i = (a.first_row + row) / a.of.each;
+    const kvi_slice      &s = a.of.slices[i];
+    const kvi_slice_rows &r = a.of.rows[i];
+
+    return {s.pages, s.main_parts, a.chunk + r.row * a.row_bytes, r.pos, r.floor};
+}
+
+KVI_DEV uint64_t attend_first(const attend_args &a, const attend_view &v, uint64_t pos)
 {
     const uint64_t end = pos + 1, lo = end > a.n_window ? end - a.n_window : 0;
 
-    return lo > a.floor ? lo : a.floor;
+    return lo > v.floor ? lo : v.floor;
 }
 
 /* Row of slot `slot`, nullptr = empty. */
-KVI_DEV const uint8_t *attend_row(const attend_args &a, size_t row, unsigned slot)
+KVI_DEV const uint8_t *attend_row(const attend_args &a, const attend_view &v, size_t row, unsigned slot)
 {
     if (slot < a.n_window) {
-        const uint64_t pos = a.pos[row], at = attend_first(a, pos) + slot;
+        const uint64_t pos = a.pos[row], at = attend_first(a, v, pos) + slot;
 
         if (at > pos)
             return nullptr;
-        if (at >= a.chunk_pos)
-            return a.chunk + (at - a.chunk_pos) * a.row_bytes;
+        if (at >= v.chunk_pos)
+            return v.chunk + (at - v.chunk_pos) * a.row_bytes;
         const unsigned ring = static_cast<unsigned>(at % (static_cast<uint64_t>(a.n_pages) * a.page_rows));
-        return a.pages[ring / a.page_rows] + a.page_off + static_cast<size_t>(ring % a.page_rows) * a.row_bytes;
+        return v.pages[ring / a.page_rows] + a.page_off + static_cast<size_t>(ring % a.page_rows) * a.row_bytes;
     }
     slot -= a.n_window;
     if (slot >= a.k)
@@ -133,7 +155,7 @@ KVI_DEV const uint8_t *attend_row(const attend_args &a, size_t row, unsigned slo
         return nullptr;
     const unsigned entry = static_cast<unsigned>(id);
     const unsigned block = entry / a.rows_per_block, in_block = entry % a.rows_per_block;
-    return a.main_parts[block] + a.main_off + static_cast<size_t>(in_block) * a.main_row_bytes;
+    return v.main_parts[block] + a.main_off + static_cast<size_t>(in_block) * a.main_row_bytes;
 }
 
 /* ---- the steps of a tile; `tile` counts inside the split ---- */
@@ -365,10 +387,11 @@ KVI_KERNEL(ATTEND_THREADS, (FAST && HEADS == 16 && SLOTS == 32 ? 2 : 1)) attend_
     const float   *q = a.q + (row * a.n_heads + first_head) * a.width;
     const unsigned quads = (FAST ? ATTEND_WIDTH : a.width) / 4;
     attend_head    head = {ATTEND_NO_MAX, 0.0f};
+    const attend_view view = attend_view_of(a, row);
     attend_out<shape> t;
 
     for (unsigned i = threadIdx.x; i < ATTEND_SPLIT; i += ATTEND_THREADS) { /* whole warps */
-        const uint8_t *p = attend_row(a, row, begin + i);
+        const uint8_t *p = attend_row(a, view, row, begin + i);
         const uint32_t used = kvi_ballot(p != nullptr);
 
         s.rows[i] = p;

@@ -115,7 +115,7 @@ kvcsa_status kvi_append_entry_jobs(const kvi_entry_write_params *p, kvi_append_j
 
 /* One launch for one or two jobs (an empty second one). */
 static kvcsa_status append_rows(kvi_device *dev, const char *name, const kvi_append_job &first, const kvi_append_job &second,
-                                kvcsa_error *err)
+                                const append_slices &slices, kvcsa_error *err)
 {
     const size_t one = kvi_append_warps(&first), all = one + kvi_append_warps(&second);
 
@@ -124,7 +124,7 @@ static kvcsa_status append_rows(kvi_device *dev, const char *name, const kvi_app
     if (all > MAX_WARPS)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "%s: %zu pieces of 512 channels, at most %zu in a call", name, all,
                              MAX_WARPS);
-    const append_args a = {first, second, static_cast<unsigned>(one), static_cast<unsigned>(all)};
+    const append_args a = {first, second, static_cast<unsigned>(one), static_cast<unsigned>(all), slices};
     return kvi_launch(dev, name, append_rows_kernel, dim3(kvi_blocks(all, CACHE_WARPS)), CACHE_THREADS, sizeof(cache_shared), err,
                       a);
 }
@@ -135,7 +135,7 @@ kvcsa_status kvi_cuda_window_write(kvi_device *dev, const kvi_window_write_param
     kvi_append_job job;
 
     KVI_TRY(kvi_append_window_job(p, &job, err));
-    return append_rows(dev, "window_write", job, kvi_append_job(), err);
+    return append_rows(dev, "window_write", job, kvi_append_job(), append_slices(), err);
 }
 
 kvcsa_status kvi_cuda_entry_write(kvi_device *dev, const kvi_entry_write_params *p, kvcsa_error *err)
@@ -144,7 +144,11 @@ kvcsa_status kvi_cuda_entry_write(kvi_device *dev, const kvi_entry_write_params 
     kvi_append_job latents, keys;
 
     KVI_TRY(kvi_append_entry_jobs(p, &latents, &keys, err));
-    return append_rows(dev, "entry_write", latents, keys, err);
+    const append_slices slices = {p->of, p->entry_pos, p->ratio};
+    if (p->of.slices && (p->of.each == 0 || p->ratio == 0))
+        return kvi_cuda_fail(err, KVCSA_ERR_ARG, 0, "entry_write: slices of %zu rows, entries of %u tokens", p->of.each,
+                             p->ratio);
+    return append_rows(dev, "entry_write", latents, keys, slices, err);
 }
 
 kvcsa_status kvi_cuda_append_step(kvi_device *dev, const kvi_append_job *jobs, unsigned n_jobs, size_t warps, kvcsa_error *err)

@@ -4,8 +4,8 @@
  * bytes a lane and 512 contiguous bytes an instruction. A group of 16 or 32 channels is 4 or 8 lanes; its largest magnitude
  * goes round by two or three shuffles of the bits. The warp lays the bytes down in its shared memory in the order of the row
  * and copies them out, 16 bytes a lane where the row is aligned (528 = 33 x 16 and 288 = 18 x 16 bytes are), words or bytes
- * where it is not. No block barrier. All rows of a call are one launch; a decode step is one launch with its jobs in device
- * memory.
+ * where it is not. No block barrier. All rows of a call are one launch, be they of one timeline or of many (kvi_slices); a
+ * decode step is one launch with its jobs in device memory.
  * Traffic for a row of 512: 2,048 bytes read, 528 (window) or 288 (FP4) written; a key of 128: 512 and 68. One token of the
  * release, 40 window rows, 4 entries, 4 keys: 92 KB read, 23 KB written, 4 KB of jobs.
  * Bound: one token has 48 warps, so it is latency: a launch and two dependent loads, job and row (2 us by estimate). 128 tokens
@@ -349,28 +349,54 @@ KVI_DEV void cache_copy_out(uint8_t *to, const uint8_t *from, unsigned n)
         to[i] = from[i];
 }
 
+/* Where the rows of a call belong if they are of slices (kvi_entry_write_params). */
+struct append_slices {
+    kvi_slices      of;
+    const uint64_t *entry_pos;
+    unsigned        ratio;
+};
+
+struct append_place {
+    uint8_t *base;     /* the block's rows of the owner, or all rows; NULL = the row is not stored */
+    size_t   in_block;
+};
+
+KVI_DEV append_place append_place_of(const kvi_append_job &job, unsigned row)
+{
+    const unsigned at = job.first_row + row; /* counted from the beginning of the first row's block */
+
+    if (!job.parts)
+        return {job.rows, at};
+    return {job.parts[at / job.rows_per_block] + job.part_off, at % job.rows_per_block};
+}
+
+KVI_DEV append_place append_place_of(const kvi_append_job &job, const append_slices &a, bool is_key, unsigned row)
+{
+    const uint64_t pos = a.entry_pos[row];
+
+    if (pos == KVI_NO_ENTRY)
+        return {nullptr, 0};
+    const kvi_slice &slice = a.of.slices[row / a.of.each];
+    const uint64_t   entry = pos / a.ratio;
+
+    return {(is_key ? slice.index_parts : slice.main_parts)[entry / job.rows_per_block] + job.part_off,
+            static_cast<size_t>(entry % job.rows_per_block)};
+}
+
+KVI_DEV unsigned append_chunks(const kvi_append_job &job) { return (job.width + CACHE_CHUNK - 1) / CACHE_CHUNK; }
+
 /* Chunk `unit` of a job: rows one after the other, each its chunks. */
-KVI_DEV void cache_append(const kvi_append_job &job, unsigned unit)
+KVI_DEV void cache_append(const kvi_append_job &job, unsigned unit, const append_place &place)
 {
     cache_stage   &s = kvi_shared<cache_shared>().warp[kvi_warp()];
-    const unsigned chunks = (job.width + CACHE_CHUNK - 1) / CACHE_CHUNK;
-    const unsigned row = unit / chunks, begin = unit % chunks * CACHE_CHUNK;
+    const unsigned row = unit / append_chunks(job), begin = unit % append_chunks(job) * CACHE_CHUNK;
     const unsigned n = job.width - begin < CACHE_CHUNK ? job.width - begin : CACHE_CHUNK;
-    const unsigned at = job.first_row + row; /* counted from the beginning of the first row's block */
     const size_t   row_bytes = static_cast<size_t>(job.value_bytes) + job.scale_bytes;
-    uint8_t       *base;
-    size_t         in_block = at;
     float          x[CACHE_STEPS][4];
 
     cache_load(job.x + row * job.x_stride + begin, n, x);
-    if (job.parts) {
-        base = job.parts[at / job.rows_per_block] + job.part_off;
-        in_block = at % job.rows_per_block;
-    } else {
-        base = job.rows;
-    }
-    const size_t   in_group = in_block % job.group_rows;
-    uint8_t *const group = base + (in_block - in_group) * row_bytes;
+    const size_t   in_group = place.in_block % job.group_rows;
+    uint8_t *const group = place.base + (place.in_block - in_group) * row_bytes;
     cache_encode_any(job.format, s, x, n);
     kvi_sync_warp();
     cache_copy_out(group + in_group * job.value_bytes + cache_value_bytes(job.format, begin), s.values,
@@ -383,18 +409,22 @@ KVI_DEV void cache_append(const kvi_append_job &job, unsigned unit)
 struct append_args {
     kvi_append_job first, second;
     unsigned       first_warps, warps;
+    append_slices  slices; /* of.slices NULL = the jobs say where rows belong */
 };
 
 /* One call's rows: window rows, or entries and then their keys. */
 KVI_KERNEL(CACHE_THREADS, 8) append_rows_kernel(append_args a)
 {
-    const unsigned unit = blockIdx.x * CACHE_WARPS + kvi_warp();
+    const unsigned all = blockIdx.x * CACHE_WARPS + kvi_warp();
 
-    if (unit >= a.warps)
+    if (all >= a.warps)
         return;
-    const bool           is_first = unit < a.first_warps;
-    const kvi_append_job job = is_first ? a.first : a.second;
-    cache_append(job, is_first ? unit : unit - a.first_warps);
+    const bool           is_key = all >= a.first_warps;
+    const kvi_append_job job = is_key ? a.second : a.first;
+    const unsigned       unit = is_key ? all - a.first_warps : all, row = unit / append_chunks(job);
+    const append_place   place = a.slices.of.slices ? append_place_of(job, a.slices, is_key, row) : append_place_of(job, row);
+    if (place.base)
+        cache_append(job, unit, place);
 }
 
 /* A decode step's rows. */
@@ -405,8 +435,8 @@ KVI_KERNEL(CACHE_THREADS, 8) append_step_kernel(const kvi_append_job *jobs, unsi
     if (j >= n_jobs)
         return;
     const kvi_append_job job = jobs[j]; /* the same address in all lanes: five loads of 16 bytes */
-    if (unit < job.n_rows * ((job.width + CACHE_CHUNK - 1) / CACHE_CHUNK))
-        cache_append(job, unit);
+    if (unit < job.n_rows * append_chunks(job))
+        cache_append(job, unit, append_place_of(job, unit / append_chunks(job)));
 }
 
 struct query_args {

@@ -27,7 +27,8 @@ struct alignas(16) kvi_append_job {
 };
 static_assert(sizeof(kvi_append_job) == 80, "five loads of 16 bytes");
 
-/* Fill jobs, in the host's memory. ERR_UNSUPPORTED, ERR_ARG; an owner without keys gives a key job without rows. */
+/* Fill jobs, in the host's memory. ERR_UNSUPPORTED, ERR_ARG; an owner without keys gives a key job without rows. Where rows of
+ * slices belong (kvi_slices) a job does not say. */
 kvcsa_status kvi_append_window_job(const kvi_window_write_params *p, kvi_append_job *job, kvcsa_error *err);
 kvcsa_status kvi_append_entry_jobs(const kvi_entry_write_params *p, kvi_append_job *latents, kvi_append_job *keys,
                                    kvcsa_error *err);

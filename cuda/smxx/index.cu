@@ -1,7 +1,6 @@
 #include "index.cuh"
 
 #include "cuda_features.h"
-#include "index.h"
 
 typedef index_shared<4, 4, 3> index_shared_hot; /* 128 channels, 32 heads */
 typedef index_shared<8, 8, 2> index_shared_any;
@@ -17,7 +16,7 @@ static_assert(sizeof(index_shared_any) <= 99 * 1024, "a block of one row on ever
 
 enum : unsigned { MAX_GRID_Y = 65535, MAX_HEADS = 64, MAX_WIDTH = 8 * INDEX_BLOCK };
 
-static kvcsa_status index_check(const kvi_index_score_params *p, const float *block_max, kvcsa_error *err)
+static kvcsa_status index_check(const kvi_index_score_params *p, kvcsa_error *err)
 {
     const kvi_kv_owner *o = p->keys.owner;
 
@@ -35,10 +34,12 @@ static kvcsa_status index_check(const kvi_index_score_params *p, const float *bl
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: query codes at no multiple of 8 bytes");
     if (p->scores_stride > INT32_MAX)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: scores_stride %zu; at most 2^31 - 1", p->scores_stride);
-    if ((p->blocks || block_max) && (p->block_entries == 0 || p->block_entries > INT32_MAX))
+    if ((p->blocks || p->block_max) && (p->block_entries == 0 || p->block_entries > INT32_MAX))
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: blocks of %u entries", p->block_entries);
-    if (p->blocks && block_max)
+    if (p->blocks && p->block_max)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: maxima of candidate blocks");
+    if (p->of.slices && p->of.each == 0)
+        return kvi_cuda_fail(err, KVCSA_ERR_ARG, 0, "index_score: timelines of 0 rows");
     return KVCSA_OK;
 }
 
@@ -58,6 +59,7 @@ static index_args index_make_args(const kvi_index_score_params *p)
     index_args          a = {};
 
     a.parts = p->keys.index_parts;
+    a.slices = p->of.slices;
     a.codes = p->codes;
     a.scales = p->scales;
     a.weights = p->weights;
@@ -65,9 +67,12 @@ static index_args index_make_args(const kvi_index_score_params *p)
     a.blocks = p->blocks;
     a.n_blocks = p->n_blocks;
     a.scores = p->scores;
+    a.all = p->all;
     a.scores_stride = p->scores_stride;
     a.blocks_stride = p->blocks_stride;
+    a.max_stride = p->max_stride;
     a.n_rows = p->n_rows;
+    a.rows_slice = p->of.slices && p->of.each < p->n_rows ? p->of.each : p->n_rows;
     a.n_heads = p->n_heads;
     for (a.n_tree = 1; a.n_tree < p->n_heads; a.n_tree *= 2)
         ;
@@ -95,67 +100,79 @@ static unsigned index_rows(const kvi_device *dev, size_t n_rows, size_t fixed, s
 
 /* Blocks that share a tile of rows: few tiles fill the machine once, so that queries are loaded once; of many, the last ones
  * must not leave much of it idle. */
-static unsigned index_split(const kvi_device *dev, size_t n_tiles, size_t n_units, unsigned per_sm)
+static size_t index_split(size_t slots, size_t n_tiles, size_t n_units)
 {
-    const size_t slots = static_cast<size_t>(dev->n_sms) * per_sm;
-    size_t       n = n_tiles <= slots / 4 ? slots / n_tiles : (4 * slots + n_tiles - 1) / n_tiles;
+    const size_t n = n_tiles <= slots / 4 ? slots / n_tiles : (4 * slots + n_tiles - 1) / n_tiles;
 
-    n = n < n_units ? n : n_units;
-    return static_cast<unsigned>(n < MAX_GRID_Y ? n : +MAX_GRID_Y);
+    return n < n_units ? n : n_units;
 }
 
 template <class SHARED, class QUERY>
 static kvcsa_status index_start(kvi_device *dev, const char *name, void (*kernel)(index_args), index_args a, unsigned per_sm,
                                 kvcsa_error *err)
 {
-    const size_t fixed = sizeof(SHARED) - sizeof(QUERY);
+    const size_t fixed = sizeof(SHARED) - sizeof(QUERY), slots = static_cast<size_t>(dev->n_sms) * per_sm;
+    const size_t n_units = (a.scores_stride + INDEX_UNIT - 1) / INDEX_UNIT;
 
-    a.rows_tile = a.blocks ? 1 : index_rows(dev, a.n_rows, fixed, sizeof(QUERY), per_sm);
-    const size_t n_tiles = (a.n_rows + a.rows_tile - 1) / a.rows_tile, n_units = (a.scores_stride + INDEX_UNIT - 1) / INDEX_UNIT;
-    return kvi_launch(dev, name, kernel, dim3(kvi_blocks(a.n_rows, a.rows_tile), index_split(dev, n_tiles, n_units, per_sm)),
-                      INDEX_THREADS, fixed + a.rows_tile * sizeof(QUERY), err, a);
+    a.rows_tile = a.blocks ? 1 : index_rows(dev, a.rows_slice, fixed, sizeof(QUERY), per_sm);
+    const size_t n_slices = (a.n_rows + a.rows_slice - 1) / a.rows_slice;
+    const size_t tiles_slice = (a.rows_slice + a.rows_tile - 1) / a.rows_tile, n_tiles = n_slices * tiles_slice;
+    if (n_tiles > INT32_MAX)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "index_score: %zu tiles of rows; at most 2^31 - 1", n_tiles);
+    a.tiles_slice = static_cast<unsigned>(tiles_slice);
+    a.n_tiles = static_cast<unsigned>(n_tiles);
+    dim3 grid(a.n_tiles);
+    if (n_slices > 1 && n_tiles <= INDEX_DEALT_TILES) {
+        const size_t deal = n_tiles <= slots / 4 ? slots : 4 * slots;
+        const size_t most = n_tiles * ((n_units + INDEX_WARPS - 1) / INDEX_WARPS);
+
+        a.deal = static_cast<unsigned>(deal);
+        grid.x = static_cast<unsigned>(deal + n_tiles < most ? deal + n_tiles : most);
+    } else {
+        const size_t n = index_split(slots, n_tiles, n_units);
+
+        grid.y = static_cast<unsigned>(n < MAX_GRID_Y ? n : +MAX_GRID_Y);
+    }
+    return kvi_launch(dev, name, kernel, grid, INDEX_THREADS, fixed + a.rows_tile * sizeof(QUERY), err, a);
 }
 
 static kvcsa_status index_maxima(kvi_device *dev, index_args a, kvcsa_error *err)
 {
-    for (size_t row = 0; row < a.n_rows; row += MAX_GRID_Y) {
+    const size_t all_blocks = (a.scores_stride + a.block_entries - 1) / a.block_entries;
+    const size_t n_blocks = all_blocks < a.max_stride ? all_blocks : a.max_stride;
+
+    for (size_t row = 0; row < a.n_rows && n_blocks; row += MAX_GRID_Y) {
         const size_t n = a.n_rows - row < MAX_GRID_Y ? a.n_rows - row : +MAX_GRID_Y;
 
         a.rows_tile = static_cast<unsigned>(row);
         KVI_TRY(kvi_launch(dev, "index_max", index_max_kernel,
-                           dim3(kvi_blocks(a.max_stride, INDEX_MAX_THREADS), static_cast<unsigned>(n)), INDEX_MAX_THREADS, 0, err,
+                           dim3(kvi_blocks(n_blocks, INDEX_MAX_THREADS), static_cast<unsigned>(n)), INDEX_MAX_THREADS, 0, err,
                            a));
     }
     return KVCSA_OK;
 }
 
-kvcsa_status kvi_cuda_index_score_max(kvi_device *dev, const kvi_index_score_params *p, float *block_max, kvcsa_error *err)
+/* Maxima of blocks of 8, 16 and 32 entries come from the kernel that scores, those of others from a second one. */
+kvcsa_status kvi_cuda_index_score(kvi_device *dev, const kvi_index_score_params *p, kvcsa_error *err)
 {
     kvi_cuda_use use(dev);
 
-    KVI_TRY(index_check(p, block_max, err));
+    KVI_TRY(index_check(p, err));
     if (p->n_rows == 0 || p->scores_stride == 0)
         return KVCSA_OK;
     index_args a = index_make_args(p);
     const bool fused = a.block_entries == 8 || a.block_entries == 16 || a.block_entries == 32;
 
-    if (block_max)
-        a.max_stride = (a.scores_stride + a.block_entries - 1) / a.block_entries;
-    a.block_max = fused ? block_max : nullptr;
+    a.block_max = fused ? p->block_max : nullptr;
     if (a.n_groups == 4 && a.n_heads <= 32)
         KVI_TRY(
             (index_start<index_shared_hot, index_query<4, 4>>(dev, "index_score_128", index_kernel<4, 4, 3, true>, a, 2, err)));
     else
         KVI_TRY((index_start<index_shared_any, index_query<8, 8>>(dev, "index_score", index_kernel<8, 8, 2, false>, a, 1, err)));
-    if (!block_max || fused)
+    if (!p->block_max || fused)
         return KVCSA_OK;
-    a.block_max = block_max;
+    a.block_max = p->block_max;
     return index_maxima(dev, a, err);
-}
-
-kvcsa_status kvi_cuda_index_score(kvi_device *dev, const kvi_index_score_params *p, kvcsa_error *err)
-{
-    return kvi_cuda_index_score_max(dev, p, nullptr, err);
 }
 
 void kvi_cuda_features_index(kvi_features *f)
@@ -164,14 +181,3 @@ void kvi_cuda_features_index(kvi_features *f)
     f->index_width = {INDEX_BLOCK, MAX_WIDTH, INDEX_BLOCK};
     f->candidate_block_entries = {1, INT32_MAX, 1};
 }
-
-#ifdef KVI_CUDA_EMULATED
-/* For its test: the plug-in exports nothing but its query. */
-extern "C" __attribute__((visibility("default"))) kvcsa_status
-kvi_emu_index_score_max(kvi_device *dev, const kvi_index_score_params *p, float *block_max, kvcsa_error *err);
-extern "C" kvcsa_status kvi_emu_index_score_max(kvi_device *dev, const kvi_index_score_params *p, float *block_max,
-                                                kvcsa_error *err)
-{
-    return kvi_cuda_index_score_max(dev, p, block_max, err);
-}
-#endif

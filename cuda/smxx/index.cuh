@@ -4,6 +4,10 @@
  * behind the queries. A block's 8 warps share the queries of up to 12 rows; a unit is unpacked once, in registers, for all of
  * them. Grid: x = tiles of rows, y = blocks that deal out the units; y comes from the machine and from scores_stride, and no bit
  * depends on it. Units behind the last visible entry of the rows are left out.
+ * Many timelines (slices): a tile has rows of one of them only. How long they are is known on the device alone, and they may be
+ * far apart, so the grid is a number of blocks for all tiles together (dealt): every warp counts the units of all tiles, 8 bytes
+ * a row from the second cache, and finds the tile that its block is dealt to. A tile gets blocks by its share of all units; one
+ * with nothing to score gets none, and what is left of the grid ends there.
  * Product: mma m16n8k32 on int8, 16 keys by 8 heads; its 32 channels are one scale group, so each product is an exact group sum.
  * Traffic: 68 bytes a key of 128 channels once per tile of rows, 4 bytes a score, 4 KiB of query a row and block. Bound aimed at:
  * at 1 row memory, 1 Mi keys: 71 MB + 4 MB, 15.7 us at 4.8 TB/s of an H200, of which the goal is 0.6. Instructions are close
@@ -29,6 +33,7 @@
 #ifndef KVI_CUDA_INDEX_CUH
 #define KVI_CUDA_INDEX_CUH
 
+#include "backend/op_params.h"
 #include "device_index.cuh"
 
 enum : unsigned {
@@ -38,6 +43,8 @@ enum : unsigned {
     INDEX_GROUP = 8,  /* keys that lie together in the cache */
     INDEX_BLOCK = 32, /* channels of a scale */
     INDEX_ROWS = 12,  /* of a block at most */
+    INDEX_DEALT = 8, /* tiles a lane at most, where blocks are dealt out */
+    INDEX_DEALT_TILES = INDEX_DEALT * KVI_WARP,
     INDEX_MAX_THREADS = 128
 };
 
@@ -56,7 +63,8 @@ struct index_divisor {
 };
 
 struct index_args {
-    uint8_t *const *parts;
+    uint8_t *const  *parts;
+    const kvi_slice *slices; /* nullptr = all rows are of one timeline, that of parts */
     const int8_t   *codes;
     const float    *scales, *weights;
     const uint64_t *n_visible;
@@ -64,8 +72,13 @@ struct index_args {
     const uint32_t *n_blocks;
     float          *scores;
     float          *block_max; /* nullptr = none; block_entries is 8, 16 or 32 then */
+    uint64_t        all;       /* rows that see no more are not scored; 0 = none */
     size_t          scores_stride, blocks_stride, max_stride, n_rows;
-    unsigned        rows_tile; /* rows of a block; 1 with candidate blocks */
+    size_t          rows_slice;  /* of a timeline; n_rows if there is one */
+    unsigned        rows_tile;   /* rows of a block; 1 with candidate blocks */
+    unsigned        tiles_slice; /* of a timeline */
+    unsigned        n_tiles;
+    unsigned        deal; /* 0 = the grid is n_tiles x blocks of a tile; else blocks that are dealt out by the tiles' lengths */
     unsigned        n_heads, n_tree, n_groups;
     unsigned        index_off, block_entries;
     index_divisor   rows_per_block, per_block; /* per_block: by block_entries */
@@ -113,10 +126,15 @@ template <unsigned G> KVI_DEV unsigned index_place(unsigned key, unsigned j)
     return INDEX_GROUP * j + (key + j * (INDEX_GROUP / G)) % INDEX_GROUP;
 }
 
+/* Scores of a row. */
 KVI_DEV unsigned index_count(const index_args &a, size_t row)
 {
-    const uint64_t n = a.blocks ? static_cast<uint64_t>(a.n_blocks[row]) * a.block_entries : a.n_visible[row];
+    uint64_t n = !a.blocks || a.all ? a.n_visible[row] : 0;
 
+    if (a.all && n <= a.all)
+        return 0;
+    if (a.blocks)
+        n = static_cast<uint64_t>(a.n_blocks[row]) * a.block_entries;
     return static_cast<unsigned>(n < a.scores_stride ? n : a.scores_stride);
 }
 
@@ -130,10 +148,115 @@ KVI_DEV uint64_t index_entry(const index_args &a, size_t row, unsigned at)
            (at - block * a.block_entries);
 }
 
+/* ---- who does what ---- */
+
+/* Rows of a tile, and which of the blocks that share it this one is. */
+struct index_share {
+    size_t   first_row;
+    unsigned n_rows; /* 0 = the block has nothing to do */
+    unsigned block, n_blocks;
+};
+
+KVI_DEV index_share index_tile(const index_args &a, unsigned tile)
+{
+    const unsigned slice = tile / a.tiles_slice;
+    const size_t   in_slice = static_cast<size_t>(tile - slice * a.tiles_slice) * a.rows_tile;
+    const size_t   first_row = slice * a.rows_slice + in_slice;
+    const size_t   of_slice = a.rows_slice - in_slice, of_all = first_row < a.n_rows ? a.n_rows - first_row : 0;
+    const size_t   n = of_slice < of_all ? of_slice : of_all;
+
+    return {first_row, static_cast<unsigned>(n < a.rows_tile ? n : a.rows_tile), 0, 0};
+}
+
+/* Scores of the tile's longest row. */
+KVI_DEV unsigned index_most(const index_args &a, const index_share &tile)
+{
+    unsigned most = 0;
+
+    for (unsigned r = 0; r < tile.n_rows; r++) {
+        const unsigned n = index_count(a, tile.first_row + r);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+KVI_DEV unsigned index_units(const index_args &a, unsigned tile)
+{
+    return (index_most(a, index_tile(a, tile)) + INDEX_UNIT - 1) / INDEX_UNIT;
+}
+
+/* Of a tile with `units`, each of which is worth `each` blocks. Rounded down, so that the sum is at most a.deal and one more for
+ * each tile: a.deal < 2^20, what is lost in a float does not reach a block. */
+KVI_DEV unsigned index_blocks_of(unsigned units, float each)
+{
+    const unsigned most = (units + INDEX_WARPS - 1) / INDEX_WARPS; /* rather than warps without a unit */
+    const float    n = static_cast<float>(units) * each;
+
+    return most <= 1 || n >= static_cast<float>(most) ? most : n < 1.0f ? 1u : static_cast<unsigned>(n);
+}
+
+template <class T> KVI_DEV T index_warp_scan(T x) /* with the own one */
+{
+    for (unsigned d = 1; d < KVI_WARP; d *= 2) {
+        const T lower = kvi_shfl_up(x, d);
+        x += kvi_lane() >= d ? lower : 0;
+    }
+    return x;
+}
+
+/* Each warp for itself, with the same result. */
+KVI_DEV index_share index_dealt(const index_args &a)
+{
+    unsigned units[INDEX_DEALT], n = 0, tile = 0, block = 0, of_tile = 0;
+    uint64_t own = 0;
+
+    KVI_UNROLL
+    for (unsigned i = 0; i < INDEX_DEALT; i++) {
+        const unsigned t = i * KVI_WARP + kvi_lane();
+        units[i] = t < a.n_tiles ? index_units(a, t) : 0;
+        own += units[i];
+    }
+    const uint64_t total = kvi_shfl(index_warp_scan(own), KVI_WARP - 1);
+    const float    each = kvi_div(static_cast<float>(a.deal), static_cast<float>(total));
+    KVI_UNROLL
+    for (unsigned i = 0; i < INDEX_DEALT; i++)
+        n += index_blocks_of(units[i], each);
+    unsigned at = blockIdx.x - (index_warp_scan(n) - n); /* among the lane's blocks; no small number once it is in front of them */
+    KVI_UNROLL
+    for (unsigned i = 0; i < INDEX_DEALT; i++) {
+        const unsigned blocks = index_blocks_of(units[i], each);
+        if (at < blocks) {
+            tile = i * KVI_WARP + kvi_lane();
+            block = at;
+            of_tile = blocks;
+        }
+        at -= blocks;
+    }
+    const unsigned who = kvi_ballot(of_tile != 0);
+    if (who == 0)
+        return {0, 0, 0, 0};
+    const unsigned lane = kvi_count_bits(who - 1); /* one bit is set */
+    index_share    share = index_tile(a, kvi_shfl(tile, lane));
+    share.block = kvi_shfl(block, lane);
+    share.n_blocks = kvi_shfl(of_tile, lane);
+    return share;
+}
+
+KVI_DEV index_share index_take_share(const index_args &a)
+{
+    if (a.deal)
+        return index_dealt(a);
+    index_share share = index_tile(a, blockIdx.x);
+    share.block = blockIdx.y;
+    share.n_blocks = gridDim.y;
+    return share;
+}
+
 /* ---- keys into shared memory ---- */
 
 /* The group of eight with the score `at` in it; nullptr = none of it is scored. */
-KVI_DEV const uint8_t *index_find(const index_args &a, size_t row, unsigned at, unsigned count, uint64_t visible)
+KVI_DEV const uint8_t *index_find(const index_args &a, uint8_t *const *parts, size_t row, unsigned at, unsigned count,
+                                  uint64_t visible)
 {
     if (at >= count)
         return nullptr;
@@ -142,7 +265,7 @@ KVI_DEV const uint8_t *index_find(const index_args &a, size_t row, unsigned at, 
         return nullptr;
     const uint32_t i = static_cast<uint32_t>(entry); /* ids of entries are int32 */
     const uint32_t part = index_divide(i, a.rows_per_block);
-    return a.parts[part] + a.index_off +
+    return parts[part] + a.index_off +
            static_cast<size_t>((i - part * a.rows_per_block.by) / INDEX_GROUP) * (INDEX_GROUP * 17u * a.n_groups);
 }
 
@@ -176,11 +299,12 @@ KVI_DEV void index_copy(const index_args &a, index_group<G> &to, const uint8_t *
 
 /* A lane copies its key; scales have any alignment. */
 template <unsigned G, bool WHOLE>
-KVI_DEV void index_copy_key(const index_args &a, index_group<G> *unit, size_t row, unsigned at, unsigned count, uint64_t visible)
+KVI_DEV void index_copy_key(const index_args &a, uint8_t *const *parts, index_group<G> *unit, size_t row, unsigned at,
+                            unsigned count, uint64_t visible)
 {
     const unsigned  n_groups = WHOLE ? G : a.n_groups, key = kvi_lane() % INDEX_GROUP;
     index_group<G> &to = unit[kvi_lane() / INDEX_GROUP];
-    const uint8_t  *from = index_find(a, row, at + kvi_lane(), count, visible);
+    const uint8_t  *from = index_find(a, parts, row, at + kvi_lane(), count, visible);
 
     if (!from)
         return;
@@ -544,32 +668,29 @@ KVI_DEV void index_write_max(const index_args &a, size_t row, float score, unsig
 template <unsigned G, unsigned T, unsigned STAGES, bool WHOLE> KVI_KERNEL(INDEX_THREADS, WHOLE ? 2 : 1) index_kernel(index_args a)
 {
     index_shared<G, T, STAGES> &s = kvi_shared<index_shared<G, T, STAGES>>();
-    const size_t                first_row = static_cast<size_t>(blockIdx.x) * a.rows_tile;
-    const unsigned n_rows = static_cast<unsigned>(a.n_rows - first_row < a.rows_tile ? a.n_rows - first_row : a.rows_tile);
-    const unsigned              step = gridDim.y * INDEX_WARPS, lane = kvi_lane();
+    const index_share           share = index_take_share(a);
+    const size_t                first_row = share.first_row;
+    const unsigned              n_rows = share.n_rows, most = index_most(a, share);
+    const unsigned              step = share.n_blocks * INDEX_WARPS, lane = kvi_lane();
     const unsigned              mine = 16 * (lane % 2) + 8 * (lane % 4 / 2) + lane / 4; /* the key a lane ends with */
-    unsigned                    most = 0;
 
-    for (unsigned r = 0; r < n_rows; r++) {
-        const unsigned n = index_count(a, first_row + r);
-        most = n > most ? n : most;
-    }
-    if (blockIdx.y * INDEX_UNIT >= most) /* the whole block */
+    if (share.block * INDEX_UNIT >= most) /* the whole block */
         return;
+    uint8_t *const *parts = a.slices ? a.slices[first_row / a.rows_slice].index_parts : a.parts;
     const bool     level_query = index_take_queries(a, s, first_row, n_rows);
     const uint64_t visible = a.blocks ? a.n_visible[first_row] : most;
     const unsigned n_units = (most + INDEX_UNIT - 1) / INDEX_UNIT;
-    unsigned       unit = kvi_warp() * gridDim.y + blockIdx.y;
+    unsigned       unit = kvi_warp() * share.n_blocks + share.block;
     unsigned       turn = 0;
     index_keys<G>  keys;
     auto          &ring = s.unit[kvi_warp()];
     const auto     find = [&](unsigned u) {
-        return a.piece == 1 ? nullptr : index_find(a, first_row, u * INDEX_UNIT + lane / 8 * INDEX_GROUP, most, visible);
+        return a.piece == 1 ? nullptr : index_find(a, parts, first_row, u * INDEX_UNIT + lane / 8 * INDEX_GROUP, most, visible);
     };
     const uint8_t *from = find(unit); /* of the next copy: its address is there before it begins */
     const auto     copy = [&](unsigned u, unsigned stage) {
         if (a.piece == 1)
-            index_copy_key<G, WHOLE>(a, ring[stage], first_row, u * INDEX_UNIT, most, visible);
+            index_copy_key<G, WHOLE>(a, parts, ring[stage], first_row, u * INDEX_UNIT, most, visible);
         else
             index_copy<G, WHOLE>(a, ring[stage][lane / 8], from, lane % 8);
         kvi_copy_commit();

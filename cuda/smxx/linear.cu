@@ -13,33 +13,45 @@ static_assert(sizeof(few_shared<2, 4>) <= 99 * 1024, "fits the smallest device")
 
 namespace {
 
-enum : size_t { MAX_WEIGHT_TILES = 65535 }; /* y of a grid */
+/* Weight tiles that are y of a grid. The emulated device has few, so that small tests have tiles in z. */
+#ifdef KVI_CUDA_EMULATED
+enum : size_t { MOST_Y = 3 };
+#else
+enum : size_t { MOST_Y = 65535 };
+#endif
+enum : size_t { MAX_OUT = 0x7fffff00 }; /* weight rows of a tile have 32-bit numbers */
 
-constexpr size_t MAX_OUT = MAX_WEIGHT_TILES * 16; /* tiles of 16 weight rows, for 1..8 rows */
+/* Blocks with the same weights are neighbours: row tiles x, weight tiles y + z. A few blocks at the end of z may have none. */
+dim3 tiles(size_t n_rows, size_t rows, size_t n_out, size_t outs)
+{
+    const size_t n = kvi_blocks(n_out, outs), z = (n + MOST_Y - 1) / MOST_Y;
+
+    return dim3(kvi_blocks(n_rows, rows), static_cast<unsigned>((n + z - 1) / z), static_cast<unsigned>(z));
+}
 
 template <unsigned KIND> kvcsa_status run(kvi_device *dev, const linear_args &a, kvcsa_error *err)
 {
     if (a.n_rows <= 8)
-        return kvi_launch(dev, "linear, few rows", linear_few_kernel<KIND, 1, 1>, dim3(1, kvi_blocks(a.n_out, 16)), PRODUCT_THREADS,
+        return kvi_launch(dev, "linear, few rows", linear_few_kernel<KIND, 1, 1>, tiles(1, 1, a.n_out, 16), PRODUCT_THREADS,
                           sizeof(few_shared<1, 1>), err, a);
     if (a.n_rows <= 32 || !a.shape.x_whole || !a.shape.whole)
-        return kvi_launch(dev, "linear, rows", linear_few_kernel<KIND, 2, 4>, dim3(kvi_blocks(a.n_rows, 32), kvi_blocks(a.n_out, 32)),
-                          PRODUCT_THREADS, sizeof(few_shared<2, 4>), err, a);
-    return kvi_launch(dev, "linear, many rows", linear_many_kernel<KIND>, dim3(kvi_blocks(a.n_rows, MANY), kvi_blocks(a.n_out, MANY)),
-                      PRODUCT_THREADS, sizeof(many_shared), err, a);
+        return kvi_launch(dev, "linear, rows", linear_few_kernel<KIND, 2, 4>, tiles(a.n_rows, 32, a.n_out, 32), PRODUCT_THREADS,
+                          sizeof(few_shared<2, 4>), err, a);
+    return kvi_launch(dev, "linear, many rows", linear_many_kernel<KIND>, tiles(a.n_rows, MANY, a.n_out, MANY), PRODUCT_THREADS,
+                      sizeof(many_shared), err, a);
 }
 
 kvcsa_status run_f32(kvi_device *dev, const linear_args &a, kvcsa_error *err)
 {
     if (a.n_rows == 1)
-        return kvi_launch(dev, "linear, f32 row", linear_f32_kernel<1, 1>, dim3(1, a.n_out), PRODUCT_THREADS,
+        return kvi_launch(dev, "linear, f32 row", linear_f32_kernel<1, 1>, tiles(1, 1, a.n_out, 1), PRODUCT_THREADS,
                           sizeof(linear_f32_shared<1, 1>), err, a);
-    return kvi_launch(dev, "linear, f32 rows", linear_f32_kernel<4, 8>, dim3(kvi_blocks(a.n_rows, 8), kvi_blocks(a.n_out, 4)),
-                      PRODUCT_THREADS, sizeof(linear_f32_shared<4, 8>), err, a);
+    return kvi_launch(dev, "linear, f32 rows", linear_f32_kernel<4, 8>, tiles(a.n_rows, 8, a.n_out, 4), PRODUCT_THREADS,
+                      sizeof(linear_f32_shared<4, 8>), err, a);
 }
 
-/* BF16: two products, of the high and of the low parts of x. */
-kvcsa_status run_blas(kvi_device *dev, const kvi_linear_params *p, kvcsa_error *err)
+/* BF16: two products, of the high and of the low parts of x. *made = false: y is to be made by others. */
+kvcsa_status run_blas(kvi_device *dev, const kvi_linear_params *p, bool *made, kvcsa_error *err)
 {
     const size_t          cols = p->w->cols, n = p->n_rows * cols;
     const size_t          row_bytes = cols * (p->w->kind == KVI_W_F32 ? 4 : 2);
@@ -48,17 +60,19 @@ kvcsa_status run_blas(kvi_device *dev, const kvi_linear_params *p, kvcsa_error *
     void                 *room = nullptr;
 
     if (p->w->kind == KVI_W_F32)
-        return kvi_cuda_blas_run(dev, &b, err);
+        return kvi_cuda_blas_run(dev, &b, made, err);
     KVI_TRY(kvi_cuda_scratch_get(dev, 4 * n, &room, err));
     const linear_split_args s = {p->x, static_cast<uint16_t *>(room), static_cast<uint16_t *>(room) + n, p->x_stride, p->w->cols};
     KVI_TRY(kvi_launch(dev, "linear, split", linear_split_kernel, dim3(kvi_blocks(p->n_rows, 1)), PRODUCT_THREADS, 0, err, s));
     b.bf16 = true;
     b.x_stride = cols;
     b.x = s.hi;
-    KVI_TRY(kvi_cuda_blas_run(dev, &b, err));
+    KVI_TRY(kvi_cuda_blas_run(dev, &b, made, err));
+    if (!*made)
+        return KVCSA_OK;
     b.add = true;
     b.x = s.lo;
-    return kvi_cuda_blas_run(dev, &b, err);
+    return kvi_cuda_blas_run(dev, &b, made, err);
 }
 
 bool aligned(const void *p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
@@ -77,9 +91,8 @@ kvcsa_status check(const kvi_linear_params *p, kvcsa_error *err)
         return kvi_cuda_fail(err, KVCSA_ERR_ARG, 0, "linear: rows %u + %u of %u", p->row0, p->n_out, w->rows);
     if (!aligned(w->data, 16))
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "linear: weights are not aligned to 16 bytes");
-    if (p->n_out > (w->kind == KVI_W_F32 ? MAX_WEIGHT_TILES : MAX_OUT))
-        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "linear: %u outputs, at most %zu", p->n_out,
-                             w->kind == KVI_W_F32 ? static_cast<size_t>(MAX_WEIGHT_TILES) : MAX_OUT);
+    if (p->n_out > MAX_OUT)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "linear: %u outputs, at most %zu", p->n_out, static_cast<size_t>(MAX_OUT));
     return KVCSA_OK;
 }
 
@@ -89,6 +102,7 @@ kvcsa_status kvi_cuda_linear(kvi_device *dev, const kvi_linear_params *p, kvcsa_
 {
     kvi_cuda_use use(dev);
     linear_args  a = linear_args();
+    bool         made = false;
 
     KVI_TRY(check(p, err));
     if (p->n_rows == 0 || p->n_out == 0)
@@ -106,8 +120,11 @@ kvcsa_status kvi_cuda_linear(kvi_device *dev, const kvi_linear_params *p, kvcsa_
     a.shape.n_segments = kvi_blocks(p->w->cols, a.shape.segment);
     a.shape.whole = p->w->cols % (p->w->kind == KVI_W_F32 ? 4u : +PIECE) == 0;
     a.shape.x_whole = a.shape.whole && aligned(p->x, 16) && p->x_stride % 4 == 0;
-    if (dev->blas && dev->blas->fast_dense && p->n_rows >= FAST_DENSE_ROWS && p->w->kind <= KVI_W_BF16 && p->w->cols % 8 == 0)
-        return run_blas(dev, p, err);
+    if (dev->blas && dev->blas->fast_dense && p->n_rows >= FAST_DENSE_ROWS && p->w->kind <= KVI_W_BF16 && p->w->cols % 8 == 0) {
+        KVI_TRY(run_blas(dev, p, &made, err));
+        if (made)
+            return KVCSA_OK;
+    }
     switch (p->w->kind) {
     case KVI_W_F32:
         return run_f32(dev, a, err);

@@ -21,17 +21,22 @@ struct linear_args {
     unsigned        n_out;
 };
 
-/* ---- few rows: grid (row tiles, weight tiles) ---- */
+/* Grids are (row tiles, weight tiles, more weight tiles); in the last z some have no weights. */
+KVI_DEV unsigned linear_tile() { return blockIdx.z * gridDim.y + blockIdx.y; }
+
+/* ---- few rows ---- */
 
 template <unsigned KIND, unsigned MT, unsigned NT> KVI_KERNEL(PRODUCT_THREADS, NT == 1 ? 2 : 1) linear_few_kernel(linear_args a)
 {
     few_shared<MT, NT> &sh = kvi_shared<few_shared<MT, NT>>();
-    const unsigned      g = kvi_lane() / 4, m0 = blockIdx.y * (MT * 16);
+    const unsigned      g = kvi_lane() / 4, m0 = linear_tile() * (MT * 16);
     const size_t        first = static_cast<size_t>(blockIdx.x) * (8 * NT), left = a.n_rows - first;
     const unsigned      n_x = left < 8 * NT ? static_cast<unsigned>(left) : 8 * NT;
     few_rows<MT>        rows;
     const float        *x[NT];
 
+    if (m0 >= a.n_out)
+        return;
     KVI_UNROLL
     for (unsigned m = 0; m < MT; m++) {
         const unsigned low = m0 + 16 * m + g, last = a.n_out - 1;
@@ -51,19 +56,22 @@ template <unsigned KIND, unsigned MT, unsigned NT> KVI_KERNEL(PRODUCT_THREADS, N
     }
 }
 
-/* ---- many rows: grid (row tiles, weight tiles) ---- */
+/* ---- many rows ---- */
 
 template <unsigned KIND> KVI_KERNEL(PRODUCT_THREADS, 1) linear_many_kernel(linear_args a)
 {
     many_shared   &sh = kvi_shared<many_shared>();
     const unsigned m0 = kvi_warp() % 2 * 64, n0 = kvi_warp() / 2 * 32, g = kvi_lane() / 4, t = kvi_lane() % 4;
+    const unsigned w0 = linear_tile() * MANY;
     const size_t   first = static_cast<size_t>(blockIdx.x) * MANY, left = a.n_rows - first;
     many_args      p;
     float          sum[4][4][4];
 
+    if (w0 >= a.n_out)
+        return;
     p.w[0] = p.w[1] = a.w;
-    p.row0 = a.row0 + blockIdx.y * MANY;
-    p.n_left = a.n_out - blockIdx.y * MANY;
+    p.row0 = a.row0 + w0;
+    p.n_left = a.n_out - w0;
     p.paired = false;
     p.x = a.x + first * a.x_stride;
     p.x_stride = a.x_stride;
@@ -80,11 +88,11 @@ template <unsigned KIND> KVI_KERNEL(PRODUCT_THREADS, 1) linear_many_kernel(linea
             for (unsigned i = 0; i < 4; i++) {
                 const unsigned row = m0 + 16 * m + g + i / 2 * 8, col = n0 + 8 * n + 2 * t + i % 2;
                 if (row < p.n_left && col < p.n_x)
-                    a.y[(first + col) * a.y_stride + blockIdx.y * MANY + row] = sum[m][n][i];
+                    a.y[(first + col) * a.y_stride + w0 + row] = sum[m][n][i];
             }
 }
 
-/* ---- F32 weights: grid (row tiles, weight tiles) ---- */
+/* ---- F32 weights ---- */
 
 template <unsigned R, unsigned N> struct linear_f32_shared {
     float part[PRODUCT_WARPS][N][R];
@@ -102,11 +110,13 @@ KVI_DEV float4 load_4(const float *row, unsigned c, unsigned cols, bool whole)
 template <unsigned R, unsigned N> KVI_KERNEL(PRODUCT_THREADS, 2) linear_f32_kernel(linear_args a)
 {
     linear_f32_shared<R, N> &sh = kvi_shared<linear_f32_shared<R, N>>();
-    const unsigned           cols = a.shape.cols, m0 = blockIdx.y * R;
+    const unsigned           cols = a.shape.cols, m0 = linear_tile() * R;
     const size_t             first = static_cast<size_t>(blockIdx.x) * N, left = a.n_rows - first;
     const unsigned           n_x = left < N ? static_cast<unsigned>(left) : N;
     float                    sum[N][R];
 
+    if (m0 >= a.n_out)
+        return;
     KVI_UNROLL
     for (unsigned n = 0; n < N; n++)
         KVI_UNROLL

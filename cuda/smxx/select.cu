@@ -9,15 +9,18 @@ enum : size_t { MOST_ITEMS = 0x7fffffff, ITEMS_A_BLOCK = 16 * SELECT_THREADS };
 
 namespace {
 
-/* Two blocks a processor: all run at once. No block without 16 items a thread. */
+/* Two blocks a processor: all run at once. More rows may be of very different lengths: idle blocks cost little. No block without
+ * 16 items a thread. */
 unsigned blocks_a_row(const kvi_device *dev, size_t n_rows, size_t items_stride)
 {
-    const size_t fit = 2 * static_cast<size_t>(dev->n_sms) / n_rows;
+    const size_t at_once = 2 * static_cast<size_t>(dev->n_sms) / n_rows, fit = at_once > SELECT_BLOCKS ? at_once : +SELECT_BLOCKS;
     const size_t most = (items_stride + ITEMS_A_BLOCK - 1) / ITEMS_A_BLOCK;
     const size_t n = fit < most ? fit : most;
 
     return static_cast<unsigned>(n ? n : 1);
 }
+
+static_assert(ITEMS_A_BLOCK == SELECT_WARPS * SELECT_AHEAD * SELECT_GROUP, "as segments are dealt out");
 
 /* The next piece of scratch, at a multiple of 16 bytes; with a NULL base only its size is counted. */
 template <class T> T *take(char *base, size_t &off, size_t n)
@@ -110,7 +113,9 @@ static select_row_args topk_rows(const kvi_topk_params *p, size_t row)
             1,
             p->block_entries,
             p->k,
-            0};
+            0,
+            p->all,
+            p->n_visible ? p->n_visible + row : nullptr};
 }
 
 kvcsa_status kvi_cuda_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err)
@@ -120,6 +125,8 @@ kvcsa_status kvi_cuda_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_erro
 
     if (p->k > TOPK_MOST)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "topk: k is %u, the limit is %u", p->k, +TOPK_MOST);
+    if (p->all && !p->n_visible)
+        return kvi_cuda_fail(err, KVCSA_ERR_ARG, 0, "topk: all without n_visible");
     if (p->scores_stride > MOST_ITEMS)
         return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "topk: rows of %zu scores, the limit is %zu", p->scores_stride,
                              MOST_ITEMS);

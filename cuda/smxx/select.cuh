@@ -17,6 +17,9 @@
  *   third     the last 10 bits, from the lists
  *   count     items above and at the threshold, by segment and block
  *   write     ids at their places
+ * How long a row is is known on the device alone, and rows of a batch may be far apart: a row's blocks are as many as a long one
+ * wants (SELECT_BLOCKS), a warp has 512 items at least, and blocks without items end at once, as do those of a row of which all
+ * is taken.
  *   Traffic: 8 bytes an item and lists of some more than k (20 bytes an item where a row's scores share 11 bits). Bound, H200:
  *   1 row of 1M: 2 x 4.2 MB = 1.8 us at 4.8 TB/s and 6 dependent launches (goal 30 us); 64 rows: 2 x 268 MB = 112 us (goal
  *   160 us).
@@ -37,7 +40,8 @@ enum : unsigned {
     SELECT_THREADS = 512,     /* of the kernels for longer rows */
     SELECT_WARPS = SELECT_THREADS / KVI_WARP,
     SELECT_GROUP = 4 * KVI_WARP, /* items that a warp reads at once, 16 bytes a lane */
-    SELECT_AHEAD = 4,         /* groups on their way */
+    SELECT_AHEAD = 4,         /* groups on their way; a segment has no fewer where the row has more */
+    SELECT_BLOCKS = 8,        /* of a row of 65,536 items and more, however many rows there are */
     SELECT_LIST = SELECT_GROUP,
     SELECT_NO_LIST = 0xffffffffu
 };
@@ -56,6 +60,8 @@ struct select_row_args {
     unsigned        block_entries; /* with blocks */
     unsigned        k;
     unsigned        newest;        /* 1: the item behind the last is taken too, whatever it is */
+    uint64_t        all;           /* a row with n_visible <= all takes the ceil(n_visible / per_item) first; 0 = no row */
+    const uint64_t *n_visible;     /* [n_rows] */
 };
 
 /* Items of key >> shift above prefix are taken, and the first `need` of those at it. */
@@ -82,8 +88,13 @@ template <bool KEYS> KVI_DEV uint32_t select_key_of(uint32_t bits) { return KEYS
 
 /* ---- rows ---- */
 
+/* All items of the row are taken, and none is looked at. */
+KVI_DEV bool select_takes_all(const select_row_args &a, size_t row) { return a.all != 0 && a.n_visible[row] <= a.all; }
+
 KVI_DEV unsigned select_n_items(const select_row_args &a, size_t row)
 {
+    if (select_takes_all(a, row))
+        return 0;
     const uint64_t n_scores = a.n_blocks ? static_cast<uint64_t>(a.n_blocks[row]) * a.block_entries : a.n[row];
     const uint64_t n = a.per_item == 1 ? n_scores : (n_scores + a.per_item - 1) / a.per_item;
     const uint64_t rest = n != 0 ? n - a.newest : 0;
@@ -118,6 +129,19 @@ KVI_DEV void select_write_rest(const select_row_args &a, size_t row, unsigned n,
         ids[i] = -1;
 }
 
+/* The row of which all is taken. */
+KVI_DEV void select_write_all(const select_row_args &a, size_t row, size_t thread, size_t n_threads)
+{
+    const uint64_t n_items = (a.n_visible[row] + a.per_item - 1) / a.per_item, most = static_cast<uint64_t>(a.k) + a.newest;
+    const unsigned n = static_cast<unsigned>(n_items < most ? n_items : most);
+    int32_t       *ids = a.ids + row * a.ids_stride;
+
+    if (thread == 0 && a.n_ids)
+        a.n_ids[row] = n;
+    for (size_t i = thread; i < a.ids_stride; i += n_threads)
+        ids[i] = i < n ? static_cast<int32_t>(i) : -1;
+}
+
 /* Where all scores are equal: the first ones, and the newest if it is asked for. */
 KVI_KERNEL(SELECT_THREADS, 2) select_equal_kernel(select_row_args a)
 {
@@ -125,6 +149,10 @@ KVI_KERNEL(SELECT_THREADS, 2) select_equal_kernel(select_row_args a)
     const unsigned n_items = select_n_items(a, row), n = n_items < a.k ? n_items : a.k;
     int32_t       *ids = a.ids + row * a.ids_stride;
 
+    if (select_takes_all(a, row)) {
+        select_write_all(a, row, threadIdx.x, SELECT_THREADS);
+        return;
+    }
     for (unsigned i = threadIdx.x; i < n; i += SELECT_THREADS)
         ids[i] = static_cast<int32_t>(i);
     select_write_rest(a, row, n, threadIdx.x, SELECT_THREADS);
@@ -250,6 +278,10 @@ template <bool KEYS> KVI_KERNEL(SELECT_SHORT_THREADS, 1) select_short_kernel(sel
     uint32_t             key[4 * SELECT_SHORT_TILES];
     unsigned             before[SELECT_SHORT_TILES];
 
+    if (select_takes_all(a, row)) { /* the whole block */
+        select_write_all(a, row, t, SELECT_SHORT_THREADS);
+        return;
+    }
     KVI_UNROLL
     for (unsigned j = 0; j < SELECT_SHORT_TILES; j++)
         select_load_four<KEYS>(key + 4 * j, items, j * SELECT_SHORT_TILE + 4 * t, n);
@@ -364,6 +396,8 @@ struct select_segment {
     unsigned        n, off;
     unsigned        begin, end;
     size_t          row, block, number; /* number of the block and of the segment among all rows' */
+    bool            idle;               /* the block has no items. The row's first one decides for all, so it is idle only where
+                                         * there is nothing to decide */
 };
 
 KVI_DEV select_segment select_segment_of(const select_long_args &a)
@@ -378,9 +412,10 @@ KVI_DEV select_segment select_segment_of(const select_long_args &a)
     g.off = static_cast<unsigned>(reinterpret_cast<uintptr_t>(g.items) / 4 % 4);
     const unsigned n_groups = (g.n + g.off + SELECT_GROUP - 1) / SELECT_GROUP;
     const unsigned n_segments = a.blocks_a_row * SELECT_WARPS;
-    const unsigned per = (n_groups + n_segments - 1) / n_segments;
-    const unsigned mine = (blockIdx.x % a.blocks_a_row) * SELECT_WARPS + kvi_warp();
+    const unsigned even = (n_groups + n_segments - 1) / n_segments, per = even > SELECT_AHEAD ? even : +SELECT_AHEAD;
+    const unsigned part = blockIdx.x % a.blocks_a_row, mine = part * SELECT_WARPS + kvi_warp();
 
+    g.idle = select_takes_all(a.row, g.row) || (part != 0 && part * SELECT_WARPS * per >= n_groups);
     g.begin = mine * per < n_groups ? mine * per : n_groups;
     g.end = g.begin + per < n_groups ? g.begin + per : n_groups;
     return g;
@@ -468,6 +503,8 @@ template <bool KEYS> KVI_KERNEL(SELECT_THREADS, 2) select_first_kernel(select_lo
     select_long_shared  &s = kvi_shared<select_long_shared>();
     const select_segment g = select_segment_of(a);
 
+    if (g.idle || g.n == 0) /* the whole block */
+        return;
     select_clear(s);
     kvi_sync_block();
     select_each<KEYS>(g, [&](const uint32_t (&key)[4], const uint32_t (&)[4]) {
@@ -487,6 +524,8 @@ template <bool KEYS> KVI_KERNEL(SELECT_THREADS, 2) select_second_kernel(select_l
     unsigned              *bins = a.bins + g.row * SELECT_ALL_BINS;
     uint2                 *list = a.lists + g.number * SELECT_LIST;
 
+    if (g.idle)
+        return;
     select_clear(s); /* barriers follow in select_find */
     const select_threshold at = select_begin(select_find<SELECT_THREADS, SELECT_BINS>(s.scan, bins, a.row.k), a.row.k);
     const uint32_t         least = at.prefix ? at.prefix << at.shift : 1u;
@@ -529,8 +568,10 @@ template <bool KEYS> KVI_KERNEL(SELECT_THREADS, 2) select_third_kernel(select_lo
     select_long_shared  &s = kvi_shared<select_long_shared>();
     const select_segment g = select_segment_of(a);
     unsigned            *bins = a.bins + g.row * SELECT_ALL_BINS;
-    select_threshold     at = a.thresholds[3 * g.row];
 
+    if (g.idle)
+        return;
+    select_threshold at = a.thresholds[3 * g.row];
     if (!at.done) { /* the same for the whole block */
         select_clear(s);
         at = select_refine(at, select_find<SELECT_THREADS, SELECT_BINS>(s.scan, bins + SELECT_BINS, at.need), 11);
@@ -554,9 +595,11 @@ template <bool KEYS> KVI_KERNEL(SELECT_THREADS, 2) select_count_kernel(select_lo
     select_long_shared  &s = kvi_shared<select_long_shared>();
     const select_segment g = select_segment_of(a);
     const unsigned      *bins = a.bins + g.row * SELECT_ALL_BINS;
-    select_threshold     at = a.thresholds[3 * g.row + 1];
     select_counts        own = {0, 0};
 
+    if (g.idle)
+        return;
+    select_threshold at = a.thresholds[3 * g.row + 1];
     if (!at.done)
         at = select_refine(at, select_find<SELECT_THREADS, SELECT_LAST_BINS>(s.scan, bins + 2 * SELECT_BINS, at.need), 10);
     if (blockIdx.x % a.blocks_a_row == 0 && threadIdx.x == 0)
@@ -586,14 +629,14 @@ template <bool KEYS> KVI_KERNEL(SELECT_THREADS, 2) select_count_kernel(select_lo
     }
 }
 
-template <bool KEYS> KVI_KERNEL(SELECT_THREADS, 2) select_write_kernel(select_long_args a)
+/* Ids of the segment. */
+template <bool KEYS>
+KVI_DEV void select_write_segment(const select_long_args &a, const select_segment &g, const select_threshold &at)
 {
-    const select_segment   g = select_segment_of(a);
-    const select_threshold at = a.thresholds[3 * g.row + 2];
-    const unsigned         part = blockIdx.x % a.blocks_a_row;
-    const select_counts    own = a.of_segment[g.number];
-    const unsigned         lower = (1u << kvi_lane()) - 1u;
-    unsigned               above = 0, ties = 0; /* in front */
+    const unsigned      part = blockIdx.x % a.blocks_a_row;
+    const select_counts own = a.of_segment[g.number];
+    const unsigned      lower = (1u << kvi_lane()) - 1u;
+    unsigned            above = 0, ties = 0; /* in front */
 
     for (unsigned b = kvi_lane(); b < part; b += KVI_WARP) {
         above += a.of_block[g.block - part + b].above;
@@ -634,8 +677,22 @@ template <bool KEYS> KVI_KERNEL(SELECT_THREADS, 2) select_write_kernel(select_lo
             above += all_above;
             ties += all_ties;
         });
-    select_write_rest(a.row, g.row, at.n_taken, part * SELECT_THREADS + threadIdx.x,
-                      static_cast<size_t>(a.blocks_a_row) * SELECT_THREADS);
+}
+
+template <bool KEYS> KVI_KERNEL(SELECT_THREADS, 2) select_write_kernel(select_long_args a)
+{
+    const select_segment g = select_segment_of(a);
+    const size_t         n_threads = static_cast<size_t>(a.blocks_a_row) * SELECT_THREADS;
+    const size_t         thread = blockIdx.x % a.blocks_a_row * SELECT_THREADS + threadIdx.x;
+
+    if (select_takes_all(a.row, g.row)) {
+        select_write_all(a.row, g.row, thread, n_threads);
+        return;
+    }
+    const select_threshold at = a.thresholds[3 * g.row + 2];
+    if (!g.idle)
+        select_write_segment<KEYS>(a, g, at);
+    select_write_rest(a.row, g.row, at.n_taken, thread, n_threads);
 }
 
 #endif

@@ -22,8 +22,9 @@ enum : unsigned {
 struct tally_args {
     const int32_t  *items;     /* [n_rows, stride] */
     const uint64_t *n_visible; /* [n_rows] or NULL */
-    uint64_t       *counts;    /* [3] */
-    size_t          stride;
+    uint64_t       *counts;    /* [3], or of every rows_each rows, counts_stride apart */
+    size_t          stride, rows_each, counts_stride;
+    uint64_t        all;       /* rows that see no more do not count; 0 = all rows do */
     unsigned        n_items, each, rows_per_block;
 };
 
@@ -66,6 +67,8 @@ KVI_KERNEL(TALLY_THREADS, 4) tally_kernel(tally_args a)
     uint64_t       sum[TALLY_COUNTS] = {0, 0, 0};
     bool           more = true;
 
+    if (a.all != 0 && n_visible <= a.all) /* the whole block */
+        return;
     for (size_t begin = 0; begin < a.n_items && more; begin += TALLY_TURN) {
         unsigned end = a.n_items - begin < TALLY_TURN ? static_cast<unsigned>(a.n_items - begin) : TALLY_TURN;
 
@@ -104,8 +107,9 @@ KVI_KERNEL(TALLY_THREADS, 4) tally_kernel(tally_args a)
         uint64_t all = 0;
         for (unsigned w = 0; w < TALLY_WARPS; w++)
             all += s.sum[w][threadIdx.x];
+        uint64_t *counts = a.rows_each ? a.counts + row / a.rows_each * a.counts_stride : a.counts;
         if (all)
-            kvi_atomic_add(&a.counts[threadIdx.x], all);
+            kvi_atomic_add(&counts[threadIdx.x], all);
     }
 }
 

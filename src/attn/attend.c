@@ -8,15 +8,12 @@ kvcsa_status kvi_attend(const kvi_attend_view *v, kvcsa_error *err)
     const kvi_attend_params p = {.q = v->q,
                                  .out = v->out,
                                  .pos = v->pos,
-                                 .pages = v->pages,
                                  .page_off = v->page_off,
                                  .chunk = v->chunk,
                                  .sink = v->sink,
                                  .ids = row->ratio ? v->ids : NULL,
                                  .mass = row->ratio ? v->mass : NULL,
-                                 .entries = v->entries,
-                                 .chunk_pos = v->chunk_pos,
-                                 .floor = v->floor,
+                                 .entries = {.owner = v->owner},
                                  .n_rows = v->n_rows,
                                  .n_heads = v->n_heads,
                                  .width = v->width,
@@ -26,7 +23,8 @@ kvcsa_status kvi_attend(const kvi_attend_view *v, kvcsa_error *err)
                                  .row_bytes = row->window_bytes,
                                  .k = row->ratio ? row->select_entries : 0,
                                  .scale = (float)(1.0 / sqrt((double)v->width)),
-                                 .flags = v->exec.flags};
+                                 .flags = v->exec.flags,
+                                 .of = v->of};
 
     return v->exec.ops->attend(v->exec.dev, &p, err);
 }

@@ -1,4 +1,4 @@
-/* Attention of a slice over what the plan lets it read: its window and the selected entries, in
+/* Attention of slices over what the plan lets it read: its window and the selected entries, in
  * one softmax. */
 #ifndef KVI_ATTEND_H
 #define KVI_ATTEND_H
@@ -12,17 +12,15 @@ typedef struct kvi_attend_view {
     float                 *out;      /* [n_rows, n_heads, width]; still carries the rotation of the
                                       * keys, which are values too: rotate back at pos */
     const uint64_t        *pos;      /* [n_rows] */
-    const kvi_window_geom *geom;
-    uint8_t *const        *pages;    /* [geom->n_pages] */
+    const kvi_window_geom *geom;     /* of all slices */
     size_t                 page_off; /* of this layer inside a page */
-    const uint8_t         *chunk;    /* window rows of the slice */
+    const uint8_t         *chunk;    /* window rows of all slices of the run */
     const float           *sink;     /* [n_heads] */
     const int32_t         *ids;      /* [n_rows, select_entries]; unused where the layer reads its
                                       * window only */
     float                 *mass;     /* NULL, or [n_rows, select_entries]: see kvi_attend_params */
-    kvi_entries            entries;
-    uint64_t               chunk_pos; /* of chunk's first row, at most pos[0] */
-    uint64_t               floor;    /* no window row below counts */
+    const kvi_kv_owner    *owner;    /* of the entries; NULL where there are none */
+    kvi_slices             of;
     size_t                 n_rows;
     uint32_t               n_heads;
     uint32_t               width;    /* of a head: queries, entries and window rows alike */

@@ -6,7 +6,7 @@
 #include "backend/op_params.h"
 #include "base/threads.h"
 
-#define KVI_BACKEND_ABI 5u
+#define KVI_BACKEND_ABI 6u
 
 typedef struct kvi_device kvi_device;
 
@@ -38,7 +38,13 @@ typedef struct kvi_device_params {
     uint32_t               cpu_flags; /* KVCSA_CPU_* that the CPU's kernels may use */
     uint32_t               ordinal;   /* of the device among those of its kind */
     const kvi_host_ops    *host;      /* NULL = none; copied */
+    uint32_t               flags;     /* KVI_DEVICE_* */
+    uint32_t               reserved;
 } kvi_device_params;
+
+/* Products by the vendor's library where it is there: another order of sums (numerics), and bits
+ * that may depend on how many rows there are. */
+enum { KVI_DEVICE_FAST_DENSE = 1u };
 
 /* What a backend has kernels for. A size is among them if it is a multiple of step in [min, max]. */
 typedef struct kvi_sizes {
@@ -96,11 +102,18 @@ typedef struct kvi_backend_ops {
                   kvcsa_error *err);
     kvcsa_status (*mem_fill)(kvi_device *dev, void *ptr, int byte, size_t size, kvcsa_error *err);
     kvcsa_status (*sync)(kvi_device *dev, kvcsa_error *err);
-    /* Between begin and end operators are recorded and not run; nothing may be allocated. */
+    /* Between begin and end operators, fills and copies WITHIN of the calling thread are recorded
+     * and not run; nothing may be allocated: the same calls have been run once before. Calls of
+     * other threads wait for the end. After a call that failed, end gives up what was recorded. A
+     * graph stays good until it is freed, whatever runs in between. */
     kvcsa_status (*graph_begin)(kvi_device *dev, kvcsa_error *err);
     kvcsa_status (*graph_end)(kvi_device *dev, kvi_graph **out, kvcsa_error *err);
     kvcsa_status (*graph_run)(kvi_device *dev, kvi_graph *graph, kvcsa_error *err);
     void         (*graph_free)(kvi_device *dev, kvi_graph *graph); /* accepts NULL */
+    /* Fills device memory with words of Philox4x32-10, the word number i with that of offset + i;
+     * NULL = there is none. ptr: at a multiple of 4. May wait. ERR_ARG beyond word 2^64. */
+    kvcsa_status (*mem_random)(kvi_device *dev, void *ptr, size_t n_words, uint64_t seed,
+                  uint64_t offset, kvcsa_error *err);
 } kvi_backend_ops;
 
 /* The one symbol of a plug-in: NULL if it was not built for this abi. */

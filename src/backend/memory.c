@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/status.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 kvcsa_status kvi_memory_alloc(const kvi_memory *m, size_t size, void **out, kvcsa_error *err)
@@ -27,16 +28,40 @@ void kvi_memory_free(const kvi_memory *m, void *ptr, size_t size)
         kvi_free(m->allocator, ptr, size);
 }
 
+kvcsa_status kvi_memory_no_room(const kvi_memory *m, const char *what, size_t size,
+                                kvcsa_error *err)
+{
+    kvi_device_info info = {0};
+
+    if (!kvi_memory_is_apart(m))
+        return kvi_fail(err, KVCSA_ERR_NOMEM, "%s, %zu bytes", what, size);
+    m->ops->describe(m->dev, &info);
+    return kvi_fail(err, KVCSA_ERR_NOMEM,
+                    "%s, %zu bytes: no room on %s, a device of %s (%" PRIu64 " bytes are free)",
+                    what, size, info.name, m->ops->name, info.memory_free);
+}
+
 kvcsa_status kvi_memory_grow(const kvi_memory *m, void **data, size_t *cap, size_t elem, size_t n,
                              kvcsa_error *err)
 {
-    const size_t want = kvi_max_size(n, *cap + *cap / 2);
+    kvi_memory   alone = *m;
+    size_t       want = kvi_max_size(n, *cap + *cap / 2);
     void        *more = NULL;
     kvcsa_status st;
 
     if (n <= *cap)
         return KVCSA_OK;
-    if ((st = kvi_memory_alloc(m, want * elem, &more, err)) != KVCSA_OK)
+    alone.make_room = NULL;
+    st = kvi_memory_alloc(&alone, want * elem, &more, err);
+    if (st == KVCSA_ERR_NOMEM && kvi_memory_is_apart(m)) {
+        kvi_memory_free(m, *data, *cap * elem);
+        *data = NULL;
+        *cap = 0;
+        want = n;
+        if ((st = kvi_memory_alloc(m, want * elem, &more, err)) == KVCSA_OK)
+            kvi_error_clear(err);
+    }
+    if (st != KVCSA_OK)
         return st;
     kvi_memory_free(m, *data, *cap * elem);
     *data = more;
@@ -210,47 +235,76 @@ kvcsa_status kvi_copies_reserve(kvi_copies *c, const kvi_memory *m, size_t n, kv
     return kvi_memory_grow(m, &c->there, &c->there_cap, sizeof(kvi_copy_job), n, err);
 }
 
-void kvi_copies_add(kvi_copies *c, const kvi_memory *m, void *to, const void *from, size_t size)
+static void add_job(kvi_copies *c, const kvi_memory *m, const kvi_copy_job *job, size_t max_bytes)
 {
-    if (size == 0)
-        return;
-    if (!kvi_memory_is_apart(m)) {
-        memcpy(to, from, size);
-        return;
-    }
-    if (!kvi_buf_reserve(m->allocator, &c->jobs, sizeof(kvi_copy_job), c->n, c->n + 1)) {
+    if (!kvi_buf_reserve(m->allocator, &c->jobs, sizeof *job, c->n, c->n + 1)) {
         c->lost = 1;
         return;
     }
-    ((kvi_copy_job *)c->jobs.data)[c->n++] =
-        (kvi_copy_job){.from = from, .to = to, .n_bytes = size};
-    c->max_bytes = kvi_max_size(c->max_bytes, size);
+    ((kvi_copy_job *)c->jobs.data)[c->n++] = *job;
+    c->max_bytes = kvi_max_size(c->max_bytes, max_bytes);
+}
+
+void kvi_copies_add(kvi_copies *c, const kvi_memory *m, void *to, const void *from, size_t size)
+{
+    const kvi_copy_job job = {.from = from, .to = to, .n_bytes = size};
+
+    if (size == 0)
+        return;
+    if (kvi_memory_is_apart(m))
+        add_job(c, m, &job, size);
+    else
+        memcpy(to, from, size);
+}
+
+void kvi_copies_add_none(kvi_copies *c, const kvi_memory *m, void *to, const void *from,
+                         size_t size)
+{
+    const kvi_copy_job job = {.from = from, .to = to};
+
+    if (kvi_memory_is_apart(m))
+        add_job(c, m, &job, size);
+}
+
+/* To where the next list of n jobs lies for the device. */
+static kvcsa_status place_jobs(kvi_copies *c, const kvi_memory *m, size_t n,
+                               const kvi_copy_job **out, kvcsa_error *err)
+{
+    const size_t bytes = n * sizeof(kvi_copy_job);
+    kvcsa_status st;
+
+    if (c->stage[0]) {
+        if (n > c->stage_cap - c->stage_used)
+            return kvi_fail(err, KVCSA_ERR_INTERNAL, "%zu copies, room for %zu", n,
+                            c->stage_cap - c->stage_used);
+        memcpy(c->stage[0] + c->stage_used, c->jobs.data, bytes);
+        *out = c->stage[1] + c->stage_used;
+        c->stage_used += n;
+        return KVCSA_OK;
+    }
+    if ((st = kvi_memory_grow(m, &c->there, &c->there_cap, sizeof(kvi_copy_job), n, err)) !=
+        KVCSA_OK)
+        return st;
+    *out = c->there;
+    return c->post ? kvi_post_put(c->post, m, c->there, c->jobs.data, bytes, err)
+                   : kvi_memory_put(m, c->there, c->jobs.data, bytes, err);
 }
 
 kvcsa_status kvi_copies_run(kvi_copies *c, const kvi_memory *m, kvcsa_error *err)
 {
-    const size_t n = c->n;
-    const int    lost = c->lost;
-    kvcsa_status st;
-
-    kvi_copy_params p = {.n_jobs = n, .max_bytes = c->max_bytes};
+    kvi_copy_params p = {.n_jobs = c->n, .max_bytes = c->max_bytes};
+    const int       lost = c->lost;
+    kvcsa_status    st;
 
     c->n = 0;
     c->lost = 0;
     c->max_bytes = 0;
     if (lost)
         return kvi_fail(err, KVCSA_ERR_NOMEM, "list of copies");
-    if (n == 0)
+    if (p.n_jobs == 0)
         return KVCSA_OK;
-    if ((st = kvi_memory_grow(m, &c->there, &c->there_cap, sizeof(kvi_copy_job), n, err)) !=
-            KVCSA_OK)
-        return st;
-    st = c->post ? kvi_post_put(c->post, m, c->there, c->jobs.data, n * sizeof(kvi_copy_job), err)
-                 : kvi_memory_put(m, c->there, c->jobs.data, n * sizeof(kvi_copy_job), err);
-    if (st != KVCSA_OK)
-        return st;
-    p.jobs = c->there;
-    return m->ops->copy(m->dev, &p, err);
+    st = place_jobs(c, m, p.n_jobs, &p.jobs, err);
+    return st == KVCSA_OK ? m->ops->copy(m->dev, &p, err) : st;
 }
 
 void kvi_copies_fini(kvi_copies *c, const kvi_memory *m)

@@ -29,8 +29,12 @@ static inline int kvi_memory_is_apart(const kvi_memory *m)
 /* At least 64-byte aligned; contents are undefined. ERR_NOMEM, and *out is NULL. */
 kvcsa_status kvi_memory_alloc(const kvi_memory *m, size_t size, void **out, kvcsa_error *err);
 void         kvi_memory_free(const kvi_memory *m, void *ptr, size_t size); /* accepts NULL; waits */
+/* ERR_NOMEM with a text: what and how large it is, and where there is no room for it. */
+kvcsa_status kvi_memory_no_room(const kvi_memory *m, const char *what, size_t size,
+                                kvcsa_error *err);
 /* Room for n elements in an array whose contents need not be kept, and by half more than before, so
- * that growing is rare. ERR_NOMEM: as before. */
+ * that growing is rare. A device that is full need not have room for both, nor for the half, before
+ * others have to go. ERR_NOMEM: as before; on a device there is none then. */
 kvcsa_status kvi_memory_grow(const kvi_memory *m, void **data, size_t *cap, size_t elem, size_t n,
                              kvcsa_error *err);
 /* From the host; `from` may change as soon as it returns. */
@@ -93,12 +97,22 @@ typedef struct kvi_copies {
     void     *there;     /* the device's copy of jobs */
     size_t    there_cap; /* jobs */
     kvi_post *post;      /* jobs go there with it; borrowed, NULL = with a put */
+    /* Where lists of several runs lie one behind the other, here and there: whoever has set it
+     * brings them over before the copies are to happen (backend/tape.h). NULL = each list goes
+     * over on its own. */
+    kvi_copy_job *stage[2];
+    size_t        stage_cap; /* jobs */
+    size_t        stage_used;
 } kvi_copies;
 
 /* Room for n, so that adding and running up to n needs no memory. ERR_NOMEM. */
 kvcsa_status kvi_copies_reserve(kvi_copies *c, const kvi_memory *m, size_t n, kvcsa_error *err);
 void         kvi_copies_add(kvi_copies *c, const kvi_memory *m, void *to, const void *from,
                             size_t size);
+/* On a device, a copy of nothing in place of one of size bytes, so that the launch is the same
+ * whether there is anything to copy or not. */
+void         kvi_copies_add_none(kvi_copies *c, const kvi_memory *m, void *to, const void *from,
+                                 size_t size);
 /* Empties the list, whether or not it could be run. ERR_NOMEM, ERR_BACKEND. */
 kvcsa_status kvi_copies_run(kvi_copies *c, const kvi_memory *m, kvcsa_error *err);
 void         kvi_copies_fini(kvi_copies *c, const kvi_memory *m);

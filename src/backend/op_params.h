@@ -2,7 +2,7 @@
  * strides count elements. All pointers are the device's memory (for the CPU: the host's). Rows
  * never mix: an output row depends on its own input row, on weights and on cached rows only, and
  * its bits (but for sign and payload of a NaN) do not depend on how many rows there are (batch
- * invariance). */
+ * invariance). No struct has padding: calls are compared byte by byte (backend/tape.h). */
 #ifndef KVI_OP_PARAMS_H
 #define KVI_OP_PARAMS_H
 
@@ -10,6 +10,9 @@
 #include <stdint.h>
 
 #include "format/kv_layout.h"
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic error "-Wpadded"
 
 enum { /* flags of operators; both belong to the reference mode of the scalar kernels, 0
         * otherwise */
@@ -33,7 +36,30 @@ typedef struct kvi_matrix {
     uint32_t       kind; /* KVI_W_* */
     uint32_t       rows;
     uint32_t       cols;
+    uint32_t       reserved;
 } kvi_matrix;
+
+/* Timelines (slices) among the rows of one call: row i is of slice i / each. What then belongs to one
+ * timeline is read from these tables, in the memory of operators, and not from the fields of the
+ * operator, so that a call is the same whatever the sessions are and can be recorded. */
+typedef struct kvi_slice {
+    uint8_t *const *index_parts;    /* [blocks], as in kvi_entries */
+    uint8_t *const *main_parts;
+    uint8_t *const *pages;          /* [n_pages], as in kvi_attend_params */
+    const uint8_t  *pending;        /* page of raw rows; NULL = there is none */
+} kvi_slice;
+typedef struct kvi_slice_rows {     /* of a slice, in one layer */
+    uint64_t pos;                   /* position of its first row that the layer made */
+    uint64_t row;                   /* ... where that stands among the rows of all slices */
+    uint64_t floor;                 /* no window key below this position */
+} kvi_slice_rows;
+typedef struct kvi_slices {
+    const kvi_slice      *slices;   /* [n]; NULL = all rows are of one timeline, which the fields
+                                     * describe */
+    const kvi_slice_rows *rows;     /* [n] of the layer */
+    size_t                each;     /* 1 .. */
+} kvi_slices;
+#define KVI_NO_ENTRY UINT64_MAX
 
 typedef struct kvi_embed_params {   /* y[i] = row ids[i] of a matrix, dequantised */
     const kvi_matrix *table;
@@ -42,6 +68,7 @@ typedef struct kvi_embed_params {   /* y[i] = row ids[i] of a matrix, dequantise
     size_t            y_stride;
     size_t            n_rows;
     uint32_t          flags;
+    uint32_t          reserved;
 } kvi_embed_params;
 
 typedef struct kvi_linear_params {  /* y[i][j] = x[i] . w[row0 + j], summed as base/vec.h says */
@@ -54,6 +81,7 @@ typedef struct kvi_linear_params {  /* y[i][j] = x[i] . w[row0 + j], summed as b
     size_t            y_stride;
     size_t            n_rows;
     uint32_t          flags;
+    uint32_t          reserved;
 } kvi_linear_params;
 
 typedef struct kvi_norm_params {    /* y = w * (x * rsqrt(mean x^2 + eps)); rsqrt = 1 / sqrt,
@@ -67,6 +95,7 @@ typedef struct kvi_norm_params {    /* y = w * (x * rsqrt(mean x^2 + eps)); rsqr
     uint32_t     width;
     float        eps;
     uint32_t     flags;
+    uint32_t     reserved;
 } kvi_norm_params;
 
 typedef struct kvi_rope_params {    /* rotate the last n_rotated channels of every head, adjacent
@@ -81,6 +110,7 @@ typedef struct kvi_rope_params {    /* rotate the last n_rotated channels of eve
     uint32_t        n_rotated;
     uint32_t        inverse;        /* 1 = rotate back */
     uint32_t        flags;
+    uint32_t        reserved;
 } kvi_rope_params;
 
 typedef struct kvi_window_write_params { /* round to bf16, Q-SWA, pack: values then scales */
@@ -102,6 +132,16 @@ typedef struct kvi_pool_pairs_params { /* out[j][c] = softmax over (g[2j][c], g[
     size_t       n_pairs;
     uint32_t     width;
     uint32_t     flags;
+    /* With `of` (head NULL): pair j belongs to slice j / of.each and makes the entry of positions
+     * p = entry_pos[j] and p + 1; KVI_NO_ENTRY: out[j] is 0. The row of position p is row
+     * of.rows[s].row + p - of.rows[s].pos of k and gate; where p is below of.rows[s].pos, k and
+     * then gate of it stand at slices[s].pending + pending_off + p / 2 % pending_slots x
+     * pending_bytes. */
+    kvi_slices      of;
+    const uint64_t *entry_pos;      /* [n_pairs] */
+    size_t          pending_off;    /* bytes: of the layer inside the page */
+    uint32_t        pending_slots;
+    uint32_t        pending_bytes;
 } kvi_pool_pairs_params;
 
 /* Rows of one owner inside a session's blocks: entry j is row j % rows_per_block of block j /
@@ -119,6 +159,12 @@ typedef struct kvi_entry_write_params { /* latents in the owner's entry_format (
     const float *key;               /* [n_rows, index_width], rotated */
     uint64_t     first_entry;
     size_t       n_rows;
+    /* With `of` (the tables of `to` are NULL): row j belongs to slice j / of.each and is entry
+     * entry_pos[j] / ratio; KVI_NO_ENTRY: it is not stored. of.rows is not read. */
+    kvi_slices      of;
+    const uint64_t *entry_pos;      /* [n_rows] */
+    uint32_t        ratio;
+    uint32_t        reserved;
 } kvi_entry_write_params;
 
 typedef struct kvi_index_query_params { /* round to bf16, Q-IDX; codes as twice their value; the
@@ -141,7 +187,7 @@ typedef struct kvi_index_query_params { /* round to bf16, Q-IDX; codes as twice 
  * scale, times the key scale / 2; blocks are added in order; heads are added in a tree: with P =
  * the power of two >= n_heads and absent heads 0, (h, h + P/2), (h, h + P/4), ... */
 typedef struct kvi_index_score_params {
-    kvi_entries     keys;
+    kvi_entries     keys;           /* with `of`: the owner only */
     const int8_t   *codes;          /* as kvi_index_query_params */
     const float    *scales;
     const float    *weights;        /* [n_rows, n_heads], already times width^-0.5 * n_heads^-0.5 */
@@ -157,11 +203,20 @@ typedef struct kvi_index_score_params {
     size_t          n_rows;
     uint32_t        n_heads;
     uint32_t        block_entries;
+    uint64_t        all;            /* rows that see no more take all of it (kvi_topk_params): they
+                                     * are not scored */
+    kvi_slices      of;             /* of.rows is not read */
+    float          *block_max;      /* NULL, or, without blocks, [n_rows, max_stride]: the largest
+                                     * score of the visible entries b x block_entries .. of a row
+                                     * that is scored, as kvi_candidates_params takes it; behind
+                                     * the newest visible entry's block undefined */
+    size_t          max_stride;     /* >= blocks of the largest n_visible */
 } kvi_index_score_params;
 
 /* Candidate blocks of a row: the block of the newest visible entry first, then the best by their
  * maximum, ties to the lower block; at most n_keep in all; a block whose maximum is -inf is
- * dropped. Ascending. */
+ * dropped. Ascending. Rows that see at most `all` entries, all of which n_keep blocks hold, take
+ * the first blocks without a look at their scores. */
 typedef struct kvi_candidates_params {
     const float    *scores;         /* [n_rows, scores_stride]; NULL = all visible scores are
                                      * equal */
@@ -173,10 +228,15 @@ typedef struct kvi_candidates_params {
     size_t          n_rows;
     uint32_t        block_entries;
     uint32_t        n_keep;
+    uint64_t        all;            /* 0 = no row */
+    const float    *block_max;      /* NULL, or what index_score made of the same scores: they are
+                                     * not read again; [n_rows, max_stride] */
+    size_t          max_stride;
 } kvi_candidates_params;
 
 /* Ids of the k largest scores of a row, ascending ids; ties to the lower id; -inf is never
- * taken; the rest of ids_stride is -1. */
+ * taken; the rest of ids_stride is -1. A row that sees at most `all` entries, k at most, takes
+ * ids 0 .. n_visible - 1 without a look at its scores or blocks. */
 typedef struct kvi_topk_params {
     const float    *scores;         /* [n_rows, scores_stride]; NULL, without blocks = all are
                                      * equal: the first k */
@@ -192,6 +252,8 @@ typedef struct kvi_topk_params {
     size_t          n_rows;
     uint32_t        block_entries;
     uint32_t        k;
+    uint64_t        all;            /* 0 = no row */
+    const uint64_t *n_visible;      /* [n_rows]; read where all is not 0 */
 } kvi_topk_params;
 
 /* Scores of hidden entries become -inf. Entry j belongs to span j / span_entries. */
@@ -208,16 +270,21 @@ typedef struct kvi_hide_params {
     uint32_t        block_entries;
     uint32_t        span_entries;
     uint32_t        rest_hidden;
+    uint32_t        reserved;
 } kvi_hide_params;
 
 /* Softmax over window rows and selected entries together (not deduplicated), one latent for key
  * and value, sink in the denominator only. Slots of a row: n_window window slots, the oldest
  * first, positions max(floor, pos - n_window + 1) upwards (slots behind pos are empty), then the
- * k selected. Tiles of 64 slots with a running maximum from -1e30. */
+ * k selected. Tiles of 64 slots with a running maximum from -1e30.
+ *
+ * With `of`: pages, the tables of entries, chunk_pos and floor are not read. For a row of slice s,
+ * the window row of position p is row of.rows[s].row + p - of.rows[s].pos of chunk where p is not
+ * below of.rows[s].pos, else it stands in of.slices[s].pages; floor is of.rows[s].floor. */
 typedef struct kvi_attend_params {
     const float    *q;              /* [n_rows, n_heads, width] */
     float          *out;            /* [n_rows, n_heads, width] */
-    const uint64_t *pos;            /* [n_rows], ascending by 1 */
+    const uint64_t *pos;            /* [n_rows], ascending by 1 (in a slice) */
     uint8_t *const *pages;          /* [n_pages] of window rows, for positions below chunk_pos:
                                      * position p stands in slot s = p % (n_pages * page_rows),
                                      * row s % page_rows of page s / page_rows; n_pages x
@@ -242,6 +309,8 @@ typedef struct kvi_attend_params {
     uint32_t        k;
     float           scale;
     uint32_t        flags;          /* ROUND_BF16: probabilities too, as the official kernel does */
+    uint32_t        reserved;
+    kvi_slices      of;
 } kvi_attend_params;
 
 /* Attention of ordinary models: softmax over the first n_visible positions of paged keys and values,
@@ -296,6 +365,7 @@ typedef struct kvi_collapse_params { /* y[i] = sum_c pre[c] * h[c][i], c ascendi
     uint32_t     copies;
     uint32_t     width;
     uint32_t     flags;
+    uint32_t     reserved;
 } kvi_collapse_params;
 
 typedef struct kvi_expand_params {  /* h[k][i] = post[k] * y[i] + sum_j C[j][k] * h[j][i], j
@@ -308,6 +378,7 @@ typedef struct kvi_expand_params {  /* h[k][i] = post[k] * y[i] + sum_j C[j][k] 
     uint32_t     copies;
     uint32_t     width;
     uint32_t     flags;
+    uint32_t     reserved;
 } kvi_expand_params;
 
 /* Router: s = sqrt(softplus(z)); the k largest of s + bias, ties to the lower expert; weights s
@@ -389,6 +460,14 @@ typedef struct kvi_tally_params {
     uint32_t        n_items;        /* per row, at most; <= stride */
     uint32_t        each;
     uint32_t        rows_per_block;
+    uint32_t        reserved;
+    uint64_t        all;            /* rows that see no more do not count; 0 = no row. Needs
+                                     * n_visible */
+    size_t          rows_each;      /* 0 = all rows add to counts; else row i adds to counts + i /
+                                     * rows_each x counts_stride */
+    size_t          counts_stride;
 } kvi_tally_params;
+
+#pragma GCC diagnostic pop
 
 #endif

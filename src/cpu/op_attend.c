@@ -7,7 +7,8 @@
  * share nothing: one parallel loop a call is enough, and a thread never waits for the keys of
  * another. Where a row is cut into parts, each part dequantises its keys again: with 64 heads of
  * 512 channels that costs as much as five heads, and keys that another core has dequantised cost
- * about as much to fetch.
+ * about as much to fetch. Groups end with their slice: an item sees the parameters of a call for
+ * that slice alone, and the items of all slices are one loop.
  *
  * Keys are decoded a few at a time, just before the kernel scores them. Entries lie at random
  * places of the cache; those of the next pass are prefetched by that kernel, in between. Rows of
@@ -35,7 +36,9 @@ typedef struct attend_job {
     const kvi_device        *dev;
     kvi_attend_kernels       kernels;
     size_t                   n_slots;    /* of a row */
-    size_t                   n_groups;   /* of rows */
+    size_t                   each;       /* rows of a slice, the last may have fewer */
+    size_t                   n_slices;
+    size_t                   n_groups;   /* of the rows of a slice */
     size_t                   n_parts;    /* of heads */
     size_t                   n_tasks;
     size_t                   key_stride; /* floats from key to key in scratch */
@@ -46,8 +49,11 @@ typedef struct attend_job {
     atomic_size_t            next_item;
 } attend_job;
 
-/* Scratch of a task. */
+/* Scratch of a task, and the slice that it is at. */
 typedef struct task {
+    const kvi_attend_params *p; /* of a call for the slice alone */
+    kvi_attend_params        slice;
+    size_t                   row0; /* of the slice's rows among all */
     float   *keys;       /* [KVI_ATTEND_PASS, key_stride] of the entries of a pass; of window rows
                           * too, where a group is a single row */
     float   *window;     /* [n_window + rows of a group - 1, key_stride] keys of positions
@@ -92,7 +98,7 @@ static const uint8_t *entry_row(const kvi_attend_params *p, uint32_t entry)
 
 static void load_window(const attend_job *job, size_t row_begin, size_t row_end, task *t)
 {
-    const kvi_attend_params *p = job->p;
+    const kvi_attend_params *p = t->p;
     const uint64_t           last = p->pos[row_end - 1];
 
     t->window_pos = first_position(p, row_begin);
@@ -112,7 +118,7 @@ typedef struct pass {
 /* The pass that begins with slot `begin`; behind the last slot it has nothing. */
 static void find_rows(const attend_job *job, size_t row, size_t begin, const task *t, pass *s)
 {
-    const kvi_attend_params *p = job->p;
+    const kvi_attend_params *p = t->p;
     const size_t             end = kvi_min_size(begin + KVI_ATTEND_PASS, job->n_slots);
     const uint64_t           lo = first_position(p, row);
     size_t                   slot = begin;
@@ -167,7 +173,7 @@ static void end_tiles(kvi_attend_keys *keys, size_t n_keys)
 static void decode_keys(const attend_job *job, size_t row, const pass *s, const task *t,
                         size_t begin, size_t end, kvi_attend_keys *keys)
 {
-    const kvi_attend_params *p = job->p;
+    const kvi_attend_params *p = t->p;
     const kvi_cache_kernels *cache = &job->dev->cache;
     const uint64_t           lo = first_position(p, row);
 
@@ -219,14 +225,14 @@ static void add_mass(const kvi_attend_params *p, size_t row, const float *probab
 static float *scores_of(const attend_job *job, size_t row, const task *t)
 {
     if (job->scores)
-        return job->scores + row * job->p->n_heads * job->p->k;
+        return job->scores + (t->row0 + row) * job->p->n_heads * job->p->k;
     return t->scores;
 }
 
 static void attend_row(const attend_job *job, size_t row, size_t head_begin, size_t head_end,
                        const task *t)
 {
-    const kvi_attend_params *p = job->p;
+    const kvi_attend_params *p = t->p;
     const size_t             at = (row * p->n_heads + head_begin) * p->width;
     float                   *scores = scores_of(job, row, t);
     pass                     passes[2];
@@ -280,14 +286,57 @@ static size_t part_begin(size_t n, size_t n_parts, size_t i)
     return n / n_parts * i + kvi_min_size(n % n_parts, i);
 }
 
+static void check_slice(const kvi_attend_params *p)
+{
+    (void)p;
+    KVI_ASSERT(p->chunk_pos <= p->pos[0] && p->pos[p->n_rows - 1] == p->pos[0] + p->n_rows - 1);
+    KVI_ASSERT(first_position(p, 0) >= p->chunk_pos ||
+               (uint64_t)p->n_pages * p->page_rows >= p->n_window);
+}
+
+/* The parameters of a call for one slice alone. */
+static void take_slice(const attend_job *job, size_t slice, task *t)
+{
+    const kvi_attend_params *p = job->p;
+    const size_t             row0 = slice * job->each;
+    const kvi_slice_rows    *rows = &p->of.rows[slice];
+    kvi_attend_params       *one = &t->slice;
+
+    *one = *p;
+    one->of.slices = NULL;
+    one->q += row0 * p->n_heads * p->width;
+    one->out += row0 * p->n_heads * p->width;
+    one->pos += row0;
+    one->ids = p->ids ? p->ids + row0 * p->k : NULL;
+    one->mass = p->mass ? p->mass + row0 * p->k : NULL;
+    one->pages = p->of.slices[slice].pages;
+    one->entries.main_parts = p->of.slices[slice].main_parts;
+    one->chunk += rows->row * p->row_bytes;
+    one->chunk_pos = rows->pos;
+    one->floor = rows->floor;
+    one->n_rows = kvi_min_size(job->each, p->n_rows - row0);
+    check_slice(one);
+    t->p = one;
+    t->row0 = row0;
+}
+
 static void run_item(const attend_job *job, size_t item, task *t)
 {
     const kvi_attend_params *p = job->p;
-    const size_t             group = item / job->n_parts;
     const size_t             part = item % job->n_parts;
-    const size_t             row_end = part_begin(p->n_rows, job->n_groups, group + 1);
-    size_t                   row = part_begin(p->n_rows, job->n_groups, group);
+    size_t                   group = item / job->n_parts;
+    size_t                   row_end;
+    size_t                   row;
 
+    if (p->of.slices) {
+        take_slice(job, group / job->n_groups, t);
+        group %= job->n_groups;
+        p = t->p;
+    }
+    row = part_begin(p->n_rows, job->n_groups, group);
+    row_end = part_begin(p->n_rows, job->n_groups, group + 1);
+    if (row == row_end)
+        return;
     if (t->window)
         load_window(job, row, row_end, t);
     for (; row < row_end; row++) {
@@ -302,7 +351,7 @@ static void run_item(const attend_job *job, size_t item, task *t)
 static bool divide_scratch(const attend_job *job, uint8_t *at, task *t, size_t *bytes)
 {
     const kvi_attend_params *p = job->p;
-    const size_t             rows = kvi_div_up(p->n_rows, job->n_groups);
+    const size_t             rows = kvi_div_up(job->each, job->n_groups);
     const bool               scores = p->mass != NULL && job->n_parts == 1;
     const size_t             heads = job->kernels.score_keys == 0
                                          ? 0
@@ -329,7 +378,8 @@ static bool divide_scratch(const attend_job *job, uint8_t *at, task *t, size_t *
     if (t != NULL) {
         float *f = (float *)(void *)at;
 
-        *t = (task){.keys = f,
+        *t = (task){.p = p,
+                    .keys = f,
                     .window = rows > 1 ? f + ends[0] : NULL,
                     .scores = scores ? f + ends[1] : NULL,
                     .max = f + ends[2],
@@ -343,7 +393,7 @@ static bool divide_scratch(const attend_job *job, uint8_t *at, task *t, size_t *
 static void run_tasks(void *arg, size_t begin, size_t end)
 {
     attend_job  *job = arg;
-    const size_t n_items = job->n_groups * job->n_parts;
+    const size_t n_items = job->n_slices * job->n_groups * job->n_parts;
     size_t       bytes = 0;
     task         t;
 
@@ -388,17 +438,19 @@ static void split_work(attend_job *job)
 
     if (worth < (double)n_threads)
         n_threads = kvi_max_size((size_t)worth, 1);
+    job->each = p->of.slices ? kvi_min_size(p->of.each, p->n_rows) : p->n_rows;
+    job->n_slices = kvi_div_up(p->n_rows, job->each);
     job->n_parts = 1;
-    job->n_groups = kvi_div_up(p->n_rows, ROWS_GROUP);
+    job->n_groups = kvi_div_up(job->each, ROWS_GROUP);
     if (n_threads > 1 && p->n_rows < 4 * n_threads) {
-        job->n_groups = p->n_rows;
+        job->n_groups = job->each;
         /* the mass of a row needs the scores of all its parts at the same time: not of many rows */
         if (p->mass == NULL || p->n_rows <= ROWS_GROUP)
             job->n_parts = best_parts(p->n_rows, p->n_heads, n_threads);
-    } else {
-        job->n_groups = kvi_min_size(kvi_div_up(job->n_groups, n_threads) * n_threads, p->n_rows);
+    } else if (job->n_slices < n_threads) {
+        job->n_groups = kvi_min_size(kvi_div_up(job->n_groups, n_threads) * n_threads, job->each);
     }
-    job->n_tasks = kvi_min_size(n_threads, job->n_groups * job->n_parts);
+    job->n_tasks = kvi_min_size(n_threads, job->n_slices * job->n_groups * job->n_parts);
 }
 
 /* Bytes of the job's scratch; false = overflow. */
@@ -420,16 +472,15 @@ static bool count_scratch(attend_job *job, size_t *tasks, size_t *bytes)
 
 static void check_params(const kvi_attend_params *p)
 {
-    (void)p;
     KVI_ASSERT(p->width % KVI_WINDOW_GROUP == 0 &&
                p->row_bytes == p->width + p->width / KVI_WINDOW_GROUP);
     KVI_ASSERT(p->k == 0 || (p->ids != NULL && p->entries.owner->entry_width == p->width));
     KVI_ASSERT(p->k == 0 || (kvi_row_can_run(p->entries.owner->entry_format) &&
                              p->entries.owner->main_row_bytes ==
                                  kvi_format_row_bytes(p->entries.owner->entry_format, p->width)));
-    KVI_ASSERT(p->chunk_pos <= p->pos[0] && p->pos[p->n_rows - 1] == p->pos[0] + p->n_rows - 1);
-    KVI_ASSERT(first_position(p, 0) >= p->chunk_pos ||
-               (uint64_t)p->n_pages * p->page_rows >= p->n_window);
+    KVI_ASSERT(!p->of.slices || p->of.each != 0);
+    if (!p->of.slices)
+        check_slice(p);
 }
 
 kvcsa_status kvi_cpu_attend(kvi_device *dev, const kvi_attend_params *p, kvcsa_error *err)

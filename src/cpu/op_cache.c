@@ -9,6 +9,8 @@
 #include "format/fp8.h"
 #include "format/row.h"
 
+#include <string.h>
+
 /* Channels of a range, which is worth a wake-up from about 20 us on: quantising one takes 0.3 to
  * 0.6 ns with vectors and 6 to 12 without, pooling 1.1 to 1.6 and 22. */
 enum {
@@ -61,6 +63,37 @@ typedef struct pool_job {
                       float *out);
 } pool_job;
 
+/* Where the two rows of pair j stand; false = there is none. */
+static bool find_pair(const kvi_pool_pairs_params *p, size_t j, const float *k[2],
+                      const float *gate[2])
+{
+    const size_t width = p->width;
+    const float *front = p->head && j == 0 ? p->head : NULL; /* the first row, if it is apart */
+    size_t       row = 2 * j - (p->head && j);               /* ... and otherwise, if not */
+
+    if (p->of.slices) {
+        const uint64_t        pos = p->entry_pos[j];
+        const kvi_slice      *slice = &p->of.slices[j / p->of.each];
+        const kvi_slice_rows *rows = &p->of.rows[j / p->of.each];
+
+        if (pos == KVI_NO_ENTRY)
+            return false;
+        KVI_ASSERT(pos + 1 >= rows->pos);
+        row = (size_t)(rows->row + pos - rows->pos);
+        if (pos < rows->pos) {
+            front = (const float *)(const void *)(slice->pending + p->pending_off +
+                                                  pos / 2 % p->pending_slots * p->pending_bytes);
+            row = (size_t)rows->row;
+        }
+    }
+    k[0] = front ? front : p->k + row * width;
+    gate[0] = front ? front + width : p->gate + row * width;
+    row += front == NULL;
+    k[1] = p->k + row * width;
+    gate[1] = p->gate + row * width;
+    return true;
+}
+
 static void run_pool_pairs(void *arg, size_t begin, size_t end)
 {
     const pool_job              *job = arg;
@@ -68,16 +101,13 @@ static void run_pool_pairs(void *arg, size_t begin, size_t end)
     const size_t                 width = p->width;
 
     for (size_t j = begin; j < end; j++) {
-        const size_t row = 2 * j - (p->head && j); /* of the pair's first, but for the head's */
-        const float *k[2] = {p->k + row * width, p->k + (row + 1) * width};
-        const float *gate[2] = {p->gate + row * width, p->gate + (row + 1) * width};
+        const float *k[2];
+        const float *gate[2];
         float       *out = p->out + j * width;
 
-        if (p->head && j == 0) {
-            k[0] = p->head;
-            gate[0] = p->head + width;
-            k[1] = p->k;
-            gate[1] = p->gate;
+        if (!find_pair(p, j, k, gate)) {
+            memset(out, 0, width * sizeof *out);
+            continue;
         }
         job->pool_pair(k, gate, p->width, out);
         if (p->flags & KVI_OP_ROUND_BF16)
@@ -92,6 +122,7 @@ kvcsa_status kvi_cpu_pool_pairs(kvi_device *dev, const kvi_pool_pairs_params *p,
     pool_job  job = {p, reference ? kvi_ref_pool_pair : dev->cache.pool_pair};
 
     (void)err;
+    KVI_ASSERT(!p->of.slices || (!p->head && p->of.each != 0 && p->pending_slots != 0));
     if (p->n_pairs != 0)
         kvi_run(dev->threads, run_pool_pairs, &job, p->n_pairs,
                 kvi_max_size(1, POOL_CHANNELS / kvi_max_size(p->width, 1)));
@@ -112,13 +143,22 @@ static void run_entry_write(void *arg, size_t begin, size_t end)
     const kvi_kv_owner           *o = p->to.owner;
 
     for (size_t i = begin; i < end; i++) {
-        const uint64_t entry = p->first_entry + i;
+        const kvi_slice *slice = p->of.slices ? &p->of.slices[i / p->of.each] : NULL;
+        uint64_t         entry = p->first_entry + i;
+        uint8_t *const  *main_parts = slice ? slice->main_parts : p->to.main_parts;
+        uint8_t *const  *index_parts = slice ? slice->index_parts : p->to.index_parts;
+
+        if (slice && p->entry_pos[i] == KVI_NO_ENTRY)
+            continue;
+        if (slice)
+            entry = p->entry_pos[i] / p->ratio;
+
         const uint64_t block = entry / o->rows_per_block;
         const uint32_t row = (uint32_t)(entry % o->rows_per_block);
-        uint8_t       *index = p->to.index_parts[block];
+        uint8_t       *index = index_parts[block];
 
         job->k->encode_entry(o->entry_format, p->latent + i * o->entry_width, o->entry_width,
-                             p->to.main_parts[block] + kvi_kv_main_row_off(o, row));
+                             main_parts[block] + kvi_kv_main_row_off(o, row));
         job->k->encode_index(p->key + i * o->index_width, o->index_width,
                              index + kvi_kv_index_values_off(o, row),
                              index + kvi_kv_index_scales_off(o, row));
@@ -133,6 +173,7 @@ kvcsa_status kvi_cpu_entry_write(kvi_device *dev, const kvi_entry_write_params *
     (void)err;
     KVI_ASSERT(kvi_row_can_run(o->entry_format) && o->index_width % KVI_INDEX_GROUP == 0);
     KVI_ASSERT(o->main_row_bytes == kvi_format_row_bytes(o->entry_format, o->entry_width));
+    KVI_ASSERT(!p->of.slices || (p->of.each != 0 && p->ratio != 0));
     if (p->n_rows != 0)
         kvi_run(dev->threads, run_entry_write, &job, p->n_rows,
                 quant_grain(dev, (size_t)o->entry_width + o->index_width));

@@ -2,13 +2,17 @@
  *
  * Rows are taken in tiles of at most ROWS_TILE, whose queries are prepared once, in the caller. A
  * task is a run of tiles of keys for all those rows: keys are unpacked once for them. With
- * candidate blocks each row has keys of its own, and a task is a run of tiles of keys for one row.
+ * candidate blocks each row has keys of its own, and with slices the rows of each: a tile of rows
+ * then is made of units, and a task is a run of tiles of keys for one unit.
  *
  * Kernels want whole groups of eight keys. Where fewer are visible, or candidate blocks are no
  * whole groups, the keys are copied into a group of zeros first; so no byte of an entry that nobody
  * scores is read, which somebody else may be writing (kvi_kv_copy_rows). While a tile is
  * scored the tile after the next is asked for: candidate blocks lie anywhere, and without that they
- * cost twice the time in a context of a million entries; whole rows gain a third. */
+ * cost twice the time in a context of a million entries; whole rows gain a third.
+ *
+ * Maxima of blocks are taken while the scores of a tile are in the cache, if tiles are whole
+ * blocks: tasks meet between tiles. Otherwise they are made when the scores are there. */
 #include "cpu/cpu_ops.h"
 
 #include "base/checked.h"
@@ -22,13 +26,15 @@ enum {
     ROWS_TILE = 16,               /* rows that share unpacked keys */
     GROUP = KVI_INDEX_GROUP_ROWS, /* keys */
     GROUPS_TILE = KVI_INDEX_TILE / KVI_INDEX_GROUP_ROWS,
-    TASK_NS = 40000, /* a task is worth a wake-up */
+    TASK_NS = 40000,        /* a task is worth a wake-up */
+    MAXIMA_SCORES = 131072, /* likewise */
     ALIGNMENT = 64
 };
 
 typedef struct score_job {
     const kvi_index_score_params *p;
     const kvi_index_kernels      *kernels;
+    const kvi_select_kernels     *select;
     const kvcsa_allocator        *allocator;
     kvi_index_shape               shape;
     size_t                        group_bytes; /* of eight keys */
@@ -37,7 +43,9 @@ typedef struct score_job {
     uint8_t                      *queries; /* [n_rows] prepared */
     size_t                        first_row;
     size_t                        n_rows;  /* of this tile of rows */
+    size_t                        n_unit;  /* rows of a unit, the last may have fewer */
     size_t                        n_tiles; /* of keys */
+    bool                          maxima;  /* are taken tile by tile */
     atomic_int                    no_memory;
 } score_job;
 
@@ -48,9 +56,11 @@ typedef struct score_scratch {
     void          *tile;
 } score_scratch;
 
-/* Length of a row of scores. */
+/* Length of a row of scores; 0 = it is not scored. */
 static size_t count_scores(const kvi_index_score_params *p, size_t row)
 {
+    if (p->all != 0 && p->n_visible[row] <= p->all)
+        return 0;
     return p->blocks != NULL ? (size_t)p->n_blocks[row] * p->block_entries
                              : (size_t)p->n_visible[row];
 }
@@ -76,13 +86,15 @@ static uint64_t entry_of(const kvi_index_score_params *p, size_t row, size_t at)
            i % p->block_entries;
 }
 
-static const uint8_t *group_of(const score_job *job, uint64_t entry)
+static const uint8_t *group_of(const score_job *job, size_t row, uint64_t entry)
 {
-    const kvi_kv_owner *o = job->p->keys.owner;
-    const uint32_t      i = (uint32_t)entry;
+    const kvi_index_score_params *p = job->p;
+    const kvi_kv_owner           *o = p->keys.owner;
+    const uint32_t                i = (uint32_t)entry;
+    uint8_t *const               *parts =
+        p->of.slices ? p->of.slices[row / p->of.each].index_parts : p->keys.index_parts;
 
-    return job->p->keys.index_parts[i / o->rows_per_block] +
-           kvi_kv_index_group_off(o, i % o->rows_per_block / GROUP);
+    return parts[i / o->rows_per_block] + kvi_kv_index_group_off(o, i % o->rows_per_block / GROUP);
 }
 
 /* Copies the visible ones of the keys behind scores at .. at + n - 1 into a group of zeros. */
@@ -100,7 +112,7 @@ static void stage_group(const score_job *job, size_t row, size_t at, size_t n, u
 
         if (entry >= n_visible)
             continue;
-        from = group_of(job, entry);
+        from = group_of(job, row, entry);
         memcpy(to + i * value_bytes, from + entry % GROUP * value_bytes, value_bytes);
         memcpy(to + GROUP * value_bytes + i * scale_bytes,
                from + GROUP * value_bytes + entry % GROUP * scale_bytes, scale_bytes);
@@ -109,7 +121,8 @@ static void stage_group(const score_job *job, size_t row, size_t at, size_t n, u
 
 /* Whole groups of the entries at .. end - 1, at a multiple of a group; returns their number. Inside
  * a block of the cache they follow one another: no division for each, about 1 % of the whole. */
-static size_t find_whole(const score_job *job, size_t at, size_t end, const uint8_t **groups)
+static size_t find_whole(const score_job *job, size_t row, size_t at, size_t end,
+                         const uint8_t **groups)
 {
     const uint32_t rows_per_block = job->p->keys.owner->rows_per_block;
     const uint8_t *next = NULL;
@@ -118,7 +131,7 @@ static size_t find_whole(const score_job *job, size_t at, size_t end, const uint
 
     for (; at + GROUP <= end; at += GROUP) {
         if (left == 0) {
-            next = group_of(job, at);
+            next = group_of(job, row, at);
             left = (rows_per_block - (uint32_t)at % rows_per_block) / GROUP;
         }
         groups[n++] = next;
@@ -138,13 +151,13 @@ static size_t find_groups(const score_job *job, size_t row, size_t at, size_t en
     size_t                        n = 0;
 
     if (p->blocks == NULL)
-        n = find_whole(job, at, end, scratch->groups[turn]);
+        n = find_whole(job, row, at, end, scratch->groups[turn]);
     for (at += n * GROUP; at < end; at += GROUP, n++) {
         const uint64_t entry = entry_of(p, row, at);
         uint8_t       *staged = scratch->staged[turn] + n * job->group_bytes;
 
         if (whole && entry + GROUP <= n_visible) {
-            scratch->groups[turn][n] = group_of(job, entry);
+            scratch->groups[turn][n] = group_of(job, row, entry);
         } else {
             stage_group(job, row, at, kvi_min_size(end - at, GROUP), n_visible, staged);
             scratch->groups[turn][n] = staged;
@@ -170,6 +183,9 @@ static void score_row(const score_job *job, void *tile, const kvi_index_ahead *a
         job->kernels->score(&job->shape, query, tile, ahead, all);
         memcpy(out, all, n * sizeof *out);
     }
+    if (job->maxima)
+        job->select->maxima(out, n, p->block_entries,
+                            p->block_max + row * p->max_stride + at / p->block_entries);
     /* Blocks ascend, so invisible entries are in the last ones. */
     for (size_t i = n; p->blocks != NULL && i-- > 0;) {
         if (entry_of(p, row, at + i) < p->n_visible[row])
@@ -226,14 +242,14 @@ static void run_index_score(void *arg, size_t begin, size_t end)
     scratch.tile = memory;
     scratch.staged[0] = (uint8_t *)memory + job->tile_bytes;
     scratch.staged[1] = scratch.staged[0] + GROUPS_TILE * job->group_bytes;
-    if (job->p->blocks == NULL)
-        score_tiles(job, &scratch, job->first_row, job->n_rows, begin, end);
-    while (job->p->blocks != NULL && begin < end) { /* items: tiles of the first row, ... */
-        const size_t row = begin / job->n_tiles;
-        const size_t stop = kvi_min_size(end, (row + 1) * job->n_tiles);
+    while (begin < end) { /* items: tiles of the first unit, ... */
+        const size_t unit = begin / job->n_tiles;
+        const size_t stop = kvi_min_size(end, (unit + 1) * job->n_tiles);
+        const size_t row = unit * job->n_unit;
 
-        score_tiles(job, &scratch, job->first_row + row, 1, begin - row * job->n_tiles,
-                    stop - row * job->n_tiles);
+        score_tiles(job, &scratch, job->first_row + row,
+                    kvi_min_size(job->n_unit, job->n_rows - row), begin - unit * job->n_tiles,
+                    stop - unit * job->n_tiles);
         begin = stop;
     }
     /* the only bytes of a cache that go to scratch as they are */
@@ -248,18 +264,47 @@ static void prepare_queries(const score_job *job)
     for (size_t i = 0; i < job->n_rows; i++) {
         const size_t head = (job->first_row + i) * p->n_heads;
 
+        if (count_scores(p, job->first_row + i) == 0)
+            continue;
         job->kernels->prepare(&job->shape, p->codes + head * job->shape.n_groups * KVI_INDEX_GROUP,
                               p->scales + head * job->shape.n_groups, p->weights + head,
                               job->queries + i * job->query_bytes);
     }
 }
 
+/* The next tile of rows: in a slice, or whole slices. */
+static void take_rows(score_job *job, size_t row)
+{
+    const kvi_index_score_params *p = job->p;
+    const size_t                  each = p->of.slices ? p->of.each : p->n_rows;
+    size_t                        n = ROWS_TILE;
+
+    if (each <= n)
+        n -= n % each;
+    else
+        n = kvi_min_size(n, each - row % each);
+    job->first_row = row;
+    job->n_rows = kvi_min_size(p->n_rows - row, n);
+    job->n_unit = p->blocks != NULL ? 1 : kvi_min_size(each, job->n_rows);
+    job->n_tiles = kvi_div_up(most_scores(p, row, job->n_rows), job->kernels->n_keys);
+}
+
+/* Where tiles are no whole blocks. */
+static void run_maxima(void *arg, size_t begin, size_t end)
+{
+    const score_job              *job = arg;
+    const kvi_index_score_params *p = job->p;
+
+    for (size_t row = begin; row < end; row++)
+        job->select->maxima(p->scores + row * p->scores_stride, count_scores(p, row),
+                            p->block_entries, p->block_max + row * p->max_stride);
+}
+
 /* Tiles of keys for one task. */
 static size_t tiles_of_task(const score_job *job)
 {
-    const size_t rows = job->p->blocks != NULL ? 1 : job->n_rows;
-    const size_t work =
-        rows * job->kernels->n_keys * job->shape.n_heads * job->shape.n_groups * KVI_INDEX_GROUP;
+    const size_t work = job->n_unit * job->kernels->n_keys * job->shape.n_heads *
+                        job->shape.n_groups * KVI_INDEX_GROUP;
 
     return kvi_max_size(1, (size_t)job->kernels->rate * TASK_NS / work);
 }
@@ -271,12 +316,17 @@ static size_t aligned(size_t n)
 
 kvcsa_status kvi_cpu_index_score(kvi_device *dev, const kvi_index_score_params *p, kvcsa_error *err)
 {
-    score_job    job = {.p = p, .kernels = &dev->index, .allocator = &dev->allocator};
+    score_job    job = {.p = p,
+                        .kernels = &dev->index,
+                        .select = &dev->select,
+                        .allocator = &dev->allocator};
     const size_t n_most = most_scores(p, 0, p->n_rows);
     size_t       bytes = 0;
 
     KVI_ASSERT(p->keys.owner->index_width % KVI_INDEX_GROUP == 0 && p->n_heads != 0);
     KVI_ASSERT(n_most <= p->scores_stride || p->n_rows <= 1);
+    KVI_ASSERT(!p->of.slices || p->of.each != 0);
+    KVI_ASSERT(!p->block_max || (!p->blocks && p->block_entries != 0));
     if (n_most == 0)
         return KVCSA_OK;
     job.shape.n_heads = p->n_heads;
@@ -287,17 +337,21 @@ kvcsa_status kvi_cpu_index_score(kvi_device *dev, const kvi_index_score_params *
     KVI_ASSERT(job.group_bytes == (size_t)GROUP * p->keys.owner->index_row_bytes);
     job.tile_bytes = aligned(job.kernels->tile_bytes(&job.shape));
     job.query_bytes = aligned(job.kernels->query_bytes(&job.shape));
+    job.maxima = p->block_max && job.kernels->n_keys % p->block_entries == 0;
     bytes = kvi_min_size(p->n_rows, ROWS_TILE) * job.query_bytes;
     job.queries = kvi_alloc(job.allocator, bytes);
     atomic_init(&job.no_memory, job.queries == NULL);
     for (size_t row = 0; row < p->n_rows && job.queries != NULL; row += job.n_rows) {
-        job.first_row = row;
-        job.n_rows = kvi_min_size(p->n_rows - row, ROWS_TILE);
-        job.n_tiles = kvi_div_up(most_scores(p, row, job.n_rows), job.kernels->n_keys);
+        take_rows(&job, row);
+        if (job.n_tiles == 0)
+            continue;
         prepare_queries(&job);
         kvi_run(dev->threads, run_index_score, &job,
-                job.n_tiles * (p->blocks != NULL ? job.n_rows : 1), tiles_of_task(&job));
+                job.n_tiles * kvi_div_up(job.n_rows, job.n_unit), tiles_of_task(&job));
     }
+    if (p->block_max && !job.maxima && !atomic_load(&job.no_memory))
+        kvi_run(dev->threads, run_maxima, &job, p->n_rows,
+                kvi_max_size(1, MAXIMA_SCORES / n_most));
     kvi_free(job.allocator, job.queries, bytes);
     if (atomic_load(&job.no_memory))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "index scores: scratch of %zu bytes",

@@ -26,7 +26,7 @@
  * as the fastest.
  *
  * Candidate blocks are the same with the maxima of the blocks in place of scores; maxima are made a
- * few hundred at a time and never stored. */
+ * few hundred at a time and never stored, unless whoever made the scores has them already. */
 #include "cpu/cpu_ops.h"
 
 #include "base/bytes.h"
@@ -389,13 +389,34 @@ static size_t count_scores(const uint64_t *n_scores, const uint32_t *n_blocks,
     return n_blocks ? (size_t)n_blocks[row] * block_entries : (size_t)n_scores[row];
 }
 
+/* Without a look at scores: all are equal, or the row takes all that it sees. */
+static bool takes_first(const kvi_topk_params *p, size_t row)
+{
+    return !p->scores || (p->all != 0 && p->n_visible[row] <= p->all);
+}
+
 static size_t find_scores(const void *params, size_t row, source *src)
 {
     const kvi_topk_params *p = params;
 
+    *src = (source){.block_entries = 1};
+    if (takes_first(p, row))
+        return 0;
     *src = (source){p->scores + row * p->scores_stride,
                     count_scores(p->n_scores, p->n_blocks, p->block_entries, row), 1};
     return p->k;
+}
+
+static void select_first(const kvi_topk_params *p, size_t row)
+{
+    const size_t   stride = p->ids_stride ? p->ids_stride : p->k;
+    const bool     all = p->all != 0 && p->n_visible[row] <= p->all;
+    const uint64_t n = all ? p->n_visible[row] : kvi_min_size(p->k, (size_t)p->n_scores[row]);
+    int32_t       *ids = p->ids + row * stride;
+
+    KVI_ASSERT(n <= p->k);
+    for (size_t i = 0; i < stride; i++)
+        ids[i] = i < n ? (int32_t)i : -1;
 }
 
 /* Blocks ascend, so ids ascend with the numbers of the scores in both cases. */
@@ -407,6 +428,10 @@ static void write_ids(const void *params, size_t row, const kvi_select_list *lis
     const size_t           stride = p->ids_stride ? p->ids_stride : p->k;
     int32_t               *ids = p->ids + row * stride;
 
+    if (takes_first(p, row)) {
+        select_first(p, row);
+        return;
+    }
     if (blocks != NULL)
         for (size_t i = 0; i < list->n; i++) {
             const uint32_t at = (uint32_t)list->at[i];
@@ -419,17 +444,6 @@ static void write_ids(const void *params, size_t row, const kvi_select_list *lis
         ids[i] = -1;
 }
 
-/* Where all scores are equal. */
-static void select_first(const kvi_topk_params *p, size_t row)
-{
-    const size_t stride = p->ids_stride ? p->ids_stride : p->k;
-    const size_t n = kvi_min_size(p->k, (size_t)p->n_scores[row]);
-    int32_t     *ids = p->ids + row * stride;
-
-    for (size_t i = 0; i < stride; i++)
-        ids[i] = i < n ? (int32_t)i : -1;
-}
-
 kvcsa_status kvi_cpu_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error *err)
 {
     select_job job = {.kernels = &dev->select,
@@ -438,53 +452,50 @@ kvcsa_status kvi_cpu_topk(kvi_device *dev, const kvi_topk_params *p, kvcsa_error
                       .write = write_ids,
                       .n_rows = p->n_rows};
     size_t     n_most = 0;
+    size_t     n_first = 0;
 
     KVI_ASSERT(p->blocks == NULL || p->block_entries != 0);
     KVI_ASSERT(p->ids_stride == 0 || p->ids_stride >= p->k);
-    if (p->n_rows == 0)
-        return KVCSA_OK;
-    if (!p->scores) {
+    for (size_t row = 0; row < p->n_rows; row++) {
+        if (takes_first(p, row))
+            n_first++;
+        else
+            n_most = kvi_max_size(n_most,
+                                  count_scores(p->n_scores, p->n_blocks, p->block_entries, row));
+    }
+    if (n_first == p->n_rows) {
         for (size_t row = 0; row < p->n_rows; row++)
             select_first(p, row);
         return KVCSA_OK;
     }
-    for (size_t row = 0; row < p->n_rows; row++)
-        n_most = kvi_max_size(n_most,
-                              count_scores(p->n_scores, p->n_blocks, p->block_entries, row));
     KVI_ASSERT(n_most <= INT32_MAX);
     return run_select(dev, &job, n_most, n_most, p->k, "top-k", err);
 }
 
 /* ---------------------------------------------------------------- candidates */
 
+/* Without a look at scores: all are equal, or the row takes all that it sees. */
+static bool keeps_first(const kvi_candidates_params *p, size_t row)
+{
+    return (!p->scores && !p->block_max) || (p->all != 0 && p->n_visible[row] <= p->all);
+}
+
 /* The newest block is in whatever its scores are; it leaves the contest and its place is kept. */
 static size_t find_blocks(const void *params, size_t row, source *src)
 {
     const kvi_candidates_params *p = params;
     const size_t n_blocks = kvi_div_up((size_t)p->n_visible[row], p->block_entries);
+    const size_t n = n_blocks - (n_blocks != 0);
 
-    *src = (source){p->scores + row * p->scores_stride, n_blocks - (n_blocks != 0),
-                    p->block_entries};
+    *src = (source){.block_entries = 1};
+    if (keeps_first(p, row))
+        return 0;
+    *src = p->block_max ? (source){p->block_max + row * p->max_stride, n, 1}
+                        : (source){p->scores + row * p->scores_stride, n, p->block_entries};
     return p->n_keep - (p->n_keep != 0);
 }
 
-static void write_blocks(const void *params, size_t row, const kvi_select_list *list)
-{
-    const kvi_candidates_params *p = params;
-    const size_t n_blocks = kvi_div_up((size_t)p->n_visible[row], p->block_entries);
-    const size_t stride = p->blocks_stride ? p->blocks_stride : p->n_keep;
-    int32_t     *out = p->blocks + row * stride;
-    size_t       n = list->n;
-
-    memcpy(out, list->at, n * sizeof *out);
-    if (n_blocks != 0 && p->n_keep != 0)
-        out[n++] = (int32_t)(n_blocks - 1);
-    p->n_blocks[row] = (uint32_t)n;
-    for (; n < stride; n++)
-        out[n] = -1;
-}
-
-/* Where all scores are equal: the first ones and the newest. */
+/* The first ones and the newest. */
 static void keep_first(const kvi_candidates_params *p, size_t row)
 {
     const size_t n_blocks = kvi_div_up((size_t)p->n_visible[row], p->block_entries);
@@ -499,6 +510,26 @@ static void keep_first(const kvi_candidates_params *p, size_t row)
     p->n_blocks[row] = (uint32_t)n;
 }
 
+static void write_blocks(const void *params, size_t row, const kvi_select_list *list)
+{
+    const kvi_candidates_params *p = params;
+    const size_t n_blocks = kvi_div_up((size_t)p->n_visible[row], p->block_entries);
+    const size_t stride = p->blocks_stride ? p->blocks_stride : p->n_keep;
+    int32_t     *out = p->blocks + row * stride;
+    size_t       n = list->n;
+
+    if (keeps_first(p, row)) {
+        keep_first(p, row);
+        return;
+    }
+    memcpy(out, list->at, n * sizeof *out);
+    if (n_blocks != 0 && p->n_keep != 0)
+        out[n++] = (int32_t)(n_blocks - 1);
+    p->n_blocks[row] = (uint32_t)n;
+    for (; n < stride; n++)
+        out[n] = -1;
+}
+
 kvcsa_status kvi_cpu_candidates(kvi_device *dev, const kvi_candidates_params *p, kvcsa_error *err)
 {
     select_job job = {.kernels = &dev->select,
@@ -507,20 +538,25 @@ kvcsa_status kvi_cpu_candidates(kvi_device *dev, const kvi_candidates_params *p,
                       .write = write_blocks,
                       .n_rows = p->n_rows};
     size_t     n_most = 0;
+    size_t     n_first = 0;
+    size_t     n_blocks;
 
     KVI_ASSERT(p->block_entries != 0);
     KVI_ASSERT(p->blocks_stride == 0 || p->blocks_stride >= p->n_keep);
-    if (p->n_rows == 0)
-        return KVCSA_OK;
-    if (!p->scores) {
+    for (size_t row = 0; row < p->n_rows; row++) {
+        if (keeps_first(p, row))
+            n_first++;
+        else
+            n_most = kvi_max_size(n_most, (size_t)p->n_visible[row]);
+    }
+    if (n_first == p->n_rows) {
         for (size_t row = 0; row < p->n_rows; row++)
             keep_first(p, row);
         return KVCSA_OK;
     }
-    for (size_t row = 0; row < p->n_rows; row++)
-        n_most = kvi_max_size(n_most, (size_t)p->n_visible[row]);
-    KVI_ASSERT(kvi_div_up(n_most, p->block_entries) <= INT32_MAX);
-    return run_select(dev, &job, n_most, kvi_div_up(n_most, p->block_entries), p->n_keep,
+    n_blocks = kvi_div_up(n_most, p->block_entries);
+    KVI_ASSERT(n_blocks <= INT32_MAX);
+    return run_select(dev, &job, p->block_max ? n_blocks : n_most, n_blocks, p->n_keep,
                       "candidates", err);
 }
 

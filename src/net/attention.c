@@ -41,13 +41,6 @@ static layer_view view_layer(kvi_net *net, const kvi_exec *exec, const kvi_net_s
     return v;
 }
 
-static kvi_entries entries_of(const layer_view *v, size_t i)
-{
-    return (kvi_entries){.owner = v->owner,
-                         .index_parts = v->slices[i].index_parts,
-                         .main_parts = v->slices[i].main_parts};
-}
-
 /* Window row of every token; it is stored quantised, and read back so. */
 static kvcsa_status make_window_rows(const layer_view *v, kvcsa_error *err)
 {
@@ -100,23 +93,27 @@ static kvcsa_status make_queries(const layer_view *v, kvcsa_error *err)
 /* The rows of slice i for the compressor. */
 static kvi_compress_slice compress_slice(const layer_view *v, size_t i)
 {
-    const kvi_net_slice *slice = &v->slices[i];
-    const kvi_net_part  *part = &v->net->host.parts[i];
-    kvi_compress_slice   c = {.to = entries_of(v, i),
-                              .pos = slice->pos + slice->n_rows - part->n_rows,
-                              .n_rows = part->n_rows,
-                              .kept = (float *)(void *)(part->raw + part->raw_at),
-                              .max_kept = part->raw_slots,
-                              .replay = slice->replay};
+    const kvi_net_slice     *slice = &v->slices[i];
+    const kvi_net_part      *part = &v->net->host.parts[i];
+    const kvi_compress_slice c = {.pos = slice->pos + slice->n_rows - part->n_rows,
+                                  .n_rows = part->n_rows,
+                                  .kept = (float *)(void *)(part->raw + part->raw_at),
+                                  .max_kept = part->raw_slots,
+                                  .replay = slice->replay,
+                                  .n_slots = kvi_net_entry_slots(v->net, slice, part->n_rows,
+                                                                 v->row->ratio)};
 
     /* entries are made of all tokens: only a replay leaves rows out below the last owner */
     KVI_ASSERT(c.n_rows == 0 || c.replay || c.pos == slice->pos);
-    if (!c.replay && c.n_rows && c.pos % v->row->ratio != 0)
-        c.pending =
-            (const float *)(const void *)(slice->pending + part->at.pending +
-                                          c.pos / v->row->ratio % slice->geom->pending_slots *
-                                              v->row->pending_bytes);
     return c;
+}
+
+static kvi_compress_group compress_group(const layer_view *v, const kvi_net_group *g)
+{
+    return (kvi_compress_group){.first = g->first,
+                                .n = g->n,
+                                .pending_off = v->net->host.parts[g->first].at.pending,
+                                .pending_slots = v->slices[g->first].geom->pending_slots};
 }
 
 static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
@@ -133,20 +130,30 @@ static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
                                    .index_k_norm = v->w->index_k_norm,
                                    .rotary = v->rotary,
                                    .x = b->x,
-                                   .gathered = b->y,
+                                   .x_spare = b->y,
                                    .k = b->k,
                                    .gate = b->gate,
                                    .latent = b->latent,
                                    .key = b->key,
                                    .entry_pos =
                                        kvi_net_of_ratio(v->net, b->meta.entry_pos, v->row->ratio),
+                                   .turn_pos =
+                                       kvi_net_of_ratio(v->net, b->meta.turn_pos, v->row->ratio),
+                                   .tables = b->meta.slices,
+                                   .rows = b->meta.slice_rows + v->layer * v->net->n_parts,
+                                   .gathered = {h->meta.gathered, b->meta.gathered},
+                                   .owner = v->owner,
                                    .slices = h->compress,
                                    .n_slices = v->net->n_parts,
+                                   .groups = h->compress_groups,
+                                   .n_groups = v->net->n_groups,
                                    .eps = v->net->model->config.norm_eps};
     kvcsa_status              st;
 
     for (size_t i = 0; i < p.n_slices; i++)
         h->compress[i] = compress_slice(v, i);
+    for (size_t i = 0; i < p.n_groups; i++)
+        h->compress_groups[i] = compress_group(v, &h->groups[i]);
     st = kvi_compress(&p, err);
     for (size_t i = 0; i < p.n_slices; i++)
         h->parts[i].n_raw[v->layer] = h->compress[i].n_kept;
@@ -155,37 +162,38 @@ static kvcsa_status compress(const layer_view *v, kvcsa_error *err)
     return st;
 }
 
-static kvcsa_status select_slice(const layer_view *v, size_t i, kvcsa_error *err)
+static kvcsa_status select_group(const layer_view *v, const kvi_net_group *g, kvcsa_error *err)
 {
     const kvi_plan_row     *row = v->row;
     const kvi_net          *net = v->net;
     const kvi_net_buffers  *b = &net->b;
-    const kvi_net_part     *part = &net->host.parts[i];
     const kvi_net_meta     *meta[2] = {&net->host.meta, &b->meta};
     const uint32_t          ratio = row->ratio;
     const size_t            heads = row->index_heads;
     const kvi_select_params p = {
         .exec = v->exec,
         .row = row,
-        .keys = entries_of(v, i),
-        .queries = b->iq + part->begin * heads * row->index_width,
+        .owner = v->owner,
+        .of = kvi_net_slices(net, g, v->layer),
+        .queries = b->iq + g->begin * heads * row->index_width,
         .codes = b->codes,
         .scales = b->iscale,
-        .weights = b->iweight + part->begin * heads,
-        .visible = kvi_net_of_ratio(net, meta[0]->n_visible, ratio) + part->begin,
-        .n_visible = kvi_net_of_ratio(net, meta[1]->n_visible, ratio) + part->begin,
+        .weights = b->iweight + g->begin * heads,
+        .visible = kvi_net_of_ratio(net, meta[0]->n_visible, ratio) + g->begin,
+        .n_visible = kvi_net_of_ratio(net, meta[1]->n_visible, ratio) + g->begin,
         .scores = b->scores,
         .n_scores = net->n_scores,
-        .blocks = b->blocks + part->begin * row->candidate_blocks,
-        .n_blocks = b->n_blocks + part->begin,
-        .ids = b->ids + part->begin * row->select_entries,
-        .n_rows = part->n_rows,
-        .limits = v->slices[i].limits,
-        .hidden = part->hidden,
-        .work = kvi_net_work(v->slices, i, v->layer),
-        .tally = kvi_net_tally(net, b->tally, i, v->layer) + KVI_TALLY_BLOCKS};
+        .blocks = b->blocks + g->begin * row->candidate_blocks,
+        .n_blocks = b->n_blocks + g->begin,
+        .ids = b->ids + g->begin * row->select_entries,
+        .n_rows = g->n_rows,
+        .limits = g->n == 1 ? v->slices[g->first].limits : NULL,
+        .hidden = net->host.parts[g->first].hidden,
+        .work = net->host.work + g->first,
+        .tally = kvi_net_tally(net, b->tally, g->first, v->layer) + KVI_TALLY_BLOCKS,
+        .tally_stride = net->model->plan.n_layers * (size_t)KVI_TALLY_SIZE};
 
-    return part->n_rows ? kvi_select(&p, err) : KVCSA_OK;
+    return kvi_select(&p, err);
 }
 
 /* Index queries and head weights, then the selection; later layers inherit net->b.ids and
@@ -204,8 +212,10 @@ static kvcsa_status select_entries(const layer_view *v, kvcsa_error *err)
         (st = kvi_exec_linear(e, &v->w->index_weights, b->x, b->iweight, n, e->flags, err)) !=
             KVCSA_OK)
         return st;
-    for (size_t i = 0; i < v->net->n_parts && st == KVCSA_OK; i++)
-        st = select_slice(v, i, err);
+    for (size_t i = 0; i < v->net->n_parts; i++)
+        v->net->host.work[i] = kvi_net_work(v->slices, i, v->layer);
+    for (size_t i = 0; i < v->net->n_groups && st == KVCSA_OK; i++)
+        st = select_group(v, &v->net->host.groups[i], err);
     v->net->n_ids = v->row->select_entries;
     if (v->row->candidates == KVCSA_CANDIDATES_SOURCE)
         v->net->n_block_ids = v->row->candidate_blocks;
@@ -241,43 +251,37 @@ static kvcsa_status project_out(const layer_view *v, kvcsa_error *err)
     return kvi_exec_linear(e, &v->w->wo_b, b->z, b->y, v->net->n_rows, e->flags, err);
 }
 
-/* Softmax over window and selected entries of slice i. */
-static kvcsa_status attend_slice(const layer_view *v, size_t i, kvcsa_error *err)
+/* Softmax over window and selected entries of a group. */
+static kvcsa_status attend_group(const layer_view *v, const kvi_net_group *g, kvcsa_error *err)
 {
     const kvi_config     *c = &v->net->model->config;
-    const kvi_net_slice  *slice = &v->slices[i];
+    const kvi_net_slice  *slice = &v->slices[g->first];
     kvi_net_buffers      *b = &v->net->b;
-    const kvi_net_part   *part = &v->net->host.parts[i];
-    const size_t          heads = part->begin * c->n_heads * c->head_dim;
+    const bool            mass = slice->mass && v->row->ratio;
+    const size_t          heads = g->begin * c->n_heads * c->head_dim;
     const kvi_attend_view view = {
         .exec = v->exec,
         .row = v->row,
         .q = b->q + heads,
         .out = b->o + heads,
-        .pos = b->meta.pos + part->begin,
+        .pos = b->meta.pos + g->begin,
         .geom = slice->geom,
-        .pages = slice->window_pages,
-        .page_off = part->at.page,
-        .chunk =
-            v->net->host.chunks[v->layer] + (size_t)part->chunk[v->layer] * v->row->window_bytes,
+        .page_off = v->net->host.parts[g->first].at.page,
+        .chunk = v->net->host.chunks[v->layer],
         .sink = v->w->attn_sink,
-        .ids = b->ids + part->begin * v->net->n_ids,
-        .mass = slice->mass ? b->mass : NULL,
-        .entries = entries_of(v, i),
-        .chunk_pos = slice->pos + slice->n_rows - part->n_window[v->layer],
-        .floor = kvi_max_size(slice->floors[v->layer], slice->first_rows[v->layer]),
-        .n_rows = part->n_rows,
+        .ids = b->ids + g->begin * v->net->n_ids,
+        .mass = mass ? b->mass : NULL,
+        .owner = v->owner,
+        .of = kvi_net_slices(v->net, g, v->layer),
+        .n_rows = g->n_rows,
         .n_heads = c->n_heads,
         .width = c->head_dim};
     kvcsa_status st;
 
-    if (!part->n_rows)
-        return KVCSA_OK;
     if ((st = kvi_attend(&view, err)) != KVCSA_OK ||
-        (st = kvi_net_count_attention(v->net, &v->exec, v->slices, i, v->layer, err)) != KVCSA_OK)
+        (st = kvi_net_count_attention(v->net, &v->exec, v->slices, g, v->layer, err)) != KVCSA_OK)
         return st;
-    return slice->mass && v->row->ratio ? kvi_net_add_mass(v->net, v->slices, i, v->layer, err)
-                                        : KVCSA_OK;
+    return mass ? kvi_net_add_mass(v->net, v->slices, g->first, v->layer, err) : KVCSA_OK;
 }
 
 static kvcsa_status attend(const layer_view *v, kvcsa_error *err)
@@ -286,8 +290,8 @@ static kvcsa_status attend(const layer_view *v, kvcsa_error *err)
     kvi_net_buffers  *b = &v->net->b;
     kvcsa_status      st = KVCSA_OK;
 
-    for (size_t i = 0; i < v->net->n_parts && st == KVCSA_OK; i++)
-        st = attend_slice(v, i, err);
+    for (size_t i = 0; i < v->net->n_groups && st == KVCSA_OK; i++)
+        st = attend_group(v, &v->net->host.groups[i], err);
     /* keys are values too, so the result still carries the keys' rotation: undo it at the query's
      * position */
     if (st == KVCSA_OK)

@@ -40,7 +40,7 @@ static kvcsa_status make_freqs(kvi_net *net, kvcsa_error *err)
     if (freqs)
         st = kvi_memory_alloc(&net->memory, bytes, &there, err);
     if (st == KVCSA_ERR_NOMEM)
-        kvi_fail(err, st, "rotation tables of %zu floats", 2 * half);
+        kvi_memory_no_room(&net->memory, "rotation tables", bytes, err);
     if (st == KVCSA_OK) {
         net->freqs = there;
         for (int i = 0; i < 2; i++)
@@ -67,6 +67,7 @@ kvcsa_status kvi_net_create(const kvcsa_model *model, const kvi_weights *weights
     net->memory = *memory;
     net->memory.allocator = &net->allocator;
     net->copies.post = &net->post;
+    net->tape.allocator = &net->allocator;
     if (!(net->ratios = kvi_alloc(a, model->plan.n_layers * sizeof *net->ratios))) {
         kvi_net_destroy(net);
         return kvi_fail(err, KVCSA_ERR_NOMEM, "ratios of %u layers", model->plan.n_layers);
@@ -87,6 +88,9 @@ void kvi_net_destroy(kvi_net *net)
 
     const kvcsa_allocator a = net->allocator;
 
+    kvi_graphs_fini(&net->graphs, &net->memory);
+    kvi_tape_fini(&net->tape);
+    kvi_buf_free(&a, &net->padded, sizeof(kvi_net_slice));
     kvi_copies_fini(&net->copies, &net->memory);
     kvi_post_fini(&net->post, &net->memory);
     kvi_memory_free_pinned(&net->memory, net->pinned, net->pinned_bytes);
@@ -115,7 +119,8 @@ uint64_t kvi_net_workspace_bytes(const kvi_net *net)
     if (!net)
         return 0;
     return net->here.cap + net->there_bytes + net->pinned_bytes + net->post.cap +
-           (net->copies.jobs.cap + net->copies.there_cap) * sizeof(kvi_copy_job);
+           (net->copies.jobs.cap + net->copies.there_cap) * sizeof(kvi_copy_job) +
+           net->tape.bytes.cap + kvi_graphs_bytes(&net->graphs);
 }
 
 uint32_t kvi_net_lookback(const kvcsa_model *model)
@@ -298,16 +303,18 @@ static kvcsa_status head(kvi_net *net, const kvi_exec *exec, const kvi_net_slice
     return kvi_exec_linear(exec, &net->weights->head, net->b.x, net->b.logits, n, 0, err);
 }
 
-/* Asks every slice that has not been stopped. Returns 1 if one is left. */
-static int ask_to_stop(kvi_net_slice *slices, size_t n)
+/* Asks every slice that has not been stopped, in front of a layer. Returns 1 if one is left. */
+static int ask_to_stop(kvi_net *net, kvi_net_slice *slices, uint32_t layer)
 {
     int left = 0;
 
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < net->n_real; i++) {
         kvi_net_slice *s = &slices[i];
 
-        if (!s->stopped && s->stop && s->stop(s->stop_user))
+        if (!s->stopped && s->stop && s->stop(s->stop_user)) {
             s->stopped = 1;
+            net->host.parts[i].n_counted = layer;
+        }
         left |= !s->stopped;
     }
     return left;
@@ -325,7 +332,7 @@ static kvcsa_status finish(kvi_net *net, const kvi_net_slice *slices, kvcsa_stat
     if (kvi_memory_is_apart(&net->memory)) {
         if (st == KVCSA_OK) { /* the logits lie behind the tallies */
             bytes = (size_t)((uint8_t *)net->b.logits - (uint8_t *)net->b.tally);
-            for (size_t i = 0; i < net->n_parts; i++)
+            for (size_t i = 0; i < net->n_real; i++)
                 bytes += slices[i].n_logit_rows * (vocab * sizeof *net->b.logits);
         }
         got = kvi_memory_get(&net->memory, net->host.tally, net->b.tally, bytes,
@@ -347,11 +354,10 @@ static kvcsa_status run_layers(kvi_net *net, const kvi_exec *exec, kvi_net_slice
 
     if ((st = kvi_memory_fill(&net->memory, net->b.tally, 0, n_tallies * sizeof *net->b.tally,
                               err)) != KVCSA_OK ||
-        (st = kvi_net_describe_rows(net, slices, err)) != KVCSA_OK ||
         (st = embed(net, exec, err)) != KVCSA_OK)
         return st;
     for (uint32_t l = 0; l < plan->n_layers; l++) {
-        if (!ask_to_stop(slices, net->n_parts))
+        if (!ask_to_stop(net, slices, l))
             return kvi_fail(err, KVCSA_ERR_CANCELLED, "cancelled in front of layer %u", l);
         if ((st = run_layer(net, exec, slices, l, err)) != KVCSA_OK)
             return st;
@@ -365,16 +371,128 @@ static kvcsa_status run_layers(kvi_net *net, const kvi_exec *exec, kvi_net_slice
     return head(net, exec, slices, err);
 }
 
+/* ------------------------------------------------------------------ steps that are alike */
+
+enum { GRAPH_ROWS = 8, GRAPH_SLICES = 1024 }; /* of a slice; of a run */
+
+/* A short run of a device that needs nothing of it on the way: its operators can be noted, and done
+ * again as a graph by the next run that is like it. */
+static bool can_be_taped(const kvi_net *net, const kvi_exec *exec, const kvi_net_slice *slices,
+                         size_t n_slices)
+{
+    const uint32_t n_layers = net->model->plan.n_layers;
+
+    if (!kvi_memory_is_apart(&net->memory) || !net->memory.ops->graph_begin || exec->tap ||
+        n_slices > GRAPH_SLICES)
+        return false;
+    for (size_t i = 0; i < n_slices; i++) {
+        const kvi_net_slice *s = &slices[i];
+
+        if (s->n_rows > GRAPH_ROWS || s->replay || s->mass || kvi_select_is_limited(s->limits) ||
+            s->first_rows[n_layers] > s->pos)
+            return false;
+    }
+    return true;
+}
+
+/* Batches of similar size become one of the same size: at most a quarter more. */
+static size_t bucket_of(size_t n)
+{
+    size_t step = 1;
+
+    while (8 * step < n)
+        step *= 2;
+    return kvi_div_up(n, step) * step;
+}
+
+/* The slices, and copies of the last one, whose rows do what it does once more and are counted and
+ * committed for nobody. */
+static kvi_net_slice *pad(kvi_net *net, kvi_net_slice *slices, size_t *n_slices)
+{
+    const size_t   n = *n_slices;
+    const size_t   want = bucket_of(n);
+    kvi_net_slice *all;
+
+    if (want == n ||
+        !kvi_buf_reserve(&net->allocator, &net->padded, sizeof *slices, 0, want))
+        return slices;
+    all = net->padded.data;
+    memcpy(all, slices, n * sizeof *slices);
+    for (size_t i = n; i < want; i++) {
+        all[i] = slices[n - 1];
+        all[i].work = NULL;
+        all[i].stop = NULL;
+    }
+    *n_slices = want;
+    return all;
+}
+
+/* Notes the run and then lets the device do it. */
+static kvcsa_status run_taped(kvi_net *net, const kvi_exec *exec, kvi_net_slice *slices,
+                              kvcsa_error *err)
+{
+    const kvi_memory device = net->memory;
+    kvi_exec         noting = *exec;
+    kvcsa_status     st = kvi_engram_bring_all(net, err);
+
+    if (st != KVCSA_OK)
+        return st;
+    net->memory.ops = noting.ops = kvi_tape_ops();
+    net->memory.dev = noting.dev = kvi_tape_device(&net->tape);
+    net->copies.stage[0] = net->host.meta.jobs;
+    net->copies.stage[1] = net->b.meta.jobs;
+    net->copies.stage_cap = net->n_jobs;
+    st = run_layers(net, &noting, slices, err);
+    net->memory = device;
+    net->copies.stage[0] = NULL;
+    if (st == KVCSA_OK)
+        st = kvi_net_send_rows(net, err);
+    net->copies.stage_used = 0;
+    if (st == KVCSA_OK)
+        st = kvi_graphs_play(&net->graphs, &net->memory, &net->tape, err);
+    kvi_tape_clear(&net->tape);
+    return st;
+}
+
+static kvcsa_status run(kvi_net *net, const kvi_exec *exec, kvi_net_slice *slices,
+                        kvcsa_error *err)
+{
+    kvcsa_status st;
+
+    kvi_net_describe_rows(net, slices);
+    if (net->taped)
+        return run_taped(net, exec, slices, err);
+    st = kvi_net_send_rows(net, err);
+    return st == KVCSA_OK ? run_layers(net, exec, slices, err) : st;
+}
+
 kvcsa_status kvi_net_run(kvi_net *net, const kvi_exec *exec, kvi_net_slice *slices, size_t n_slices,
                          kvcsa_error *err)
 {
-    kvi_exec     own = *exec;
-    kvcsa_status st = kvi_net_prepare(net, exec, slices, n_slices, err);
+    kvi_net_slice *all = slices;
+    size_t         n = n_slices;
+    kvi_exec       own = *exec;
+    kvcsa_status   st;
 
-    own.allocator = &net->allocator; /* that of the lists of copies */
     for (size_t i = 0; i < n_slices; i++)
         slices[i].stopped = 0;
-    return st == KVCSA_OK ? finish(net, slices, run_layers(net, &own, slices, err), err) : st;
+    net->taped = can_be_taped(net, exec, slices, n_slices);
+    if (net->taped)
+        all = pad(net, slices, &n);
+    own.allocator = &net->allocator; /* that of the lists of copies */
+    if ((st = kvi_net_prepare(net, exec, all, n, err)) != KVCSA_OK)
+        return st;
+    net->n_real = n_slices;
+    st = finish(net, all, run(net, &own, all, err), err);
+    for (size_t i = 0; i < n_slices && all != slices; i++)
+        slices[i].stopped = all[i].stopped;
+    return st;
+}
+
+void kvi_net_graphs(const kvi_net *net, uint64_t *n_recorded, uint64_t *n_runs)
+{
+    *n_recorded = net ? net->graphs.n_recorded : 0;
+    *n_runs = net ? net->graphs.n_runs : 0;
 }
 
 /* Raw rows that a layer kept, into their slots: at most two pieces, since the slots are a ring. */
@@ -394,9 +512,8 @@ static void commit_raw_rows(kvi_net *net, const kvi_plan_row *row, const kvi_net
     }
 }
 
-kvcsa_status kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
-                            uint8_t *const *window_pages, uint8_t *pending, uint64_t *floors,
-                            kvcsa_error *err)
+void kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
+                    uint8_t *const *window_pages, uint8_t *pending, uint64_t *floors)
 {
     const kvi_plan      *plan = &net->model->plan;
     const kvi_net_slice *slice = &slices[i];
@@ -421,5 +538,9 @@ kvcsa_status kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
         raw_at += (size_t)part->raw_slots * row->pending_bytes;
         kvi_window_offs_pass(&at, slice->geom, row);
     }
+}
+
+kvcsa_status kvi_net_commit_all(kvi_net *net, kvcsa_error *err)
+{
     return kvi_copies_run(&net->copies, &net->memory, err);
 }

@@ -60,14 +60,18 @@ uint32_t kvi_net_lookback(const kvcsa_model *model);
 kvcsa_status kvi_net_run(kvi_net *net, const kvi_exec *exec, kvi_net_slice *slices,
                          size_t n_slices, kvcsa_error *err);
 
-/* After a run, for slice i (the same slices): move window rows, raw rows and floors into the state.
+/* After a run, for slice i (the same slices): window rows, raw rows and floors go into the state.
  * Pages that the slice's last ring rows fall into, and the pending page if there is one, are the
- * caller's alone. window_pages: the table in the host's memory. floors: [layers], updated.
- * ERR_BACKEND: the device is in trouble (never where the memory is the host's); the windows are
- * then undefined. */
-kvcsa_status kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
-                            uint8_t *const *window_pages, uint8_t *pending, uint64_t *floors,
-                            kvcsa_error *err);
+ * caller's alone. window_pages: the table in the host's memory. floors: [layers], updated. */
+void kvi_net_commit(kvi_net *net, const kvi_net_slice *slices, size_t i,
+                    uint8_t *const *window_pages, uint8_t *pending, uint64_t *floors);
+/* ... and now they are there: of all slices at once. ERR_BACKEND, ERR_NOMEM: the device is in
+ * trouble (never where the memory is the host's); the windows are then undefined. */
+kvcsa_status kvi_net_commit_all(kvi_net *net, kvcsa_error *err);
+
+/* Short runs of a device that are alike are recorded once as a graph and then run as one: how many
+ * graphs there have been, and runs of them. */
+void kvi_net_graphs(const kvi_net *net, uint64_t *n_recorded, uint64_t *n_runs);
 
 /* Logits of slice i of the last run: f32 [n_logit_rows, vocab], in the host's memory. */
 const float *kvi_net_logits(const kvi_net *net, const kvi_net_slice *slices, size_t i);

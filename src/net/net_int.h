@@ -5,6 +5,7 @@
 
 #include "attn/compressor.h"
 #include "attn/window.h"
+#include "backend/tape.h"
 #include "base/alloc.h"
 #include "net/net.h"
 
@@ -28,21 +29,40 @@ typedef struct kvi_net_part {
     uint32_t       *n_window;    /* [layers] window rows that the run wrote, kept or not */
     uint32_t       *n_raw;       /* [layers] raw rows kept */
     size_t          first_logit; /* its first row of logits */
+    uint32_t        n_counted;   /* layers that are counted: those in front of where it was stopped */
 } kvi_net_part;
 
+/* Neighbouring slices that operators take in one call: on a device, where they have equally many
+ * rows left, the same geometry, and nothing of their own (limits, mass); elsewhere every slice is
+ * alone. Slices without rows are in none. */
+typedef struct kvi_net_group {
+    size_t first, n; /* slices */
+    size_t each;     /* rows of one */
+    size_t begin;    /* of its rows */
+    size_t n_rows;
+} kvi_net_group;
+
 /* What the host knows of the rows: made there, and brought over in one piece where the memory of
- * operators is apart. n = rows of all slices in front of the first layer, m = copies. Behind the
- * Engram rows: of use to the first layer only, or the same in all. */
+ * operators is apart. n = rows of all slices in front of the first layer, m = copies, s = slices.
+ * From ids on: of use to the first layer only, or the same in all. */
 typedef struct kvi_net_meta {
     uint64_t *pos;        /* [n] */
     uint64_t *n_visible;  /* [ratios, n] */
-    uint64_t *entry_pos;  /* [ratios, n] of the entries that the rows complete, slice by slice */
+    uint64_t *entry_pos;  /* [ratios, n] of the entries that the rows complete, slice by slice. On a
+                           * device a slice has as many slots as its rows can complete at most, the
+                           * last of which may be KVI_NO_ENTRY */
+    uint64_t *turn_pos;   /* ... for rotations: 0 where there is no entry; else the very same */
     uint64_t *erows;      /* [Engram layers, n, Engram columns] rows of the tables */
+    kvi_slice_rows *slice_rows; /* [layers, s] */
     uint64_t *ids;        /* [n, m] the token, once for each stream */
     float    *pre;        /* [n, m] collapse weights of the first site */
+    kvi_slice *slices;    /* [s] */
+    kvi_slice_rows *gathered; /* [s] of the layer that runs; brought over on its own */
     uint64_t *in_turn;    /* [n, Engram columns] 0, 1, 2, ...: of tables that have stayed behind */
     uint8_t  *hidden;     /* of all slices; where the memory is apart */
+    kvi_copy_job *jobs;   /* of a run that is noted first (net->taped) */
     size_t    lasting;    /* bytes in front of ids */
+    size_t    fixed;      /* ... and in front of jobs */
     size_t    bytes;
 } kvi_net_meta;
 
@@ -50,7 +70,7 @@ typedef struct kvi_net_meta {
 enum { KVI_TALLY_BLOCKS = 0, KVI_TALLY_IDS = 3, KVI_TALLY_SIZE = 6 };
 
 /* In the memory of operators, cut up for the run at hand. n, m as above, D = hidden, d = head
- * width. Scratch of selection is that of the longest slice: n' rows. */
+ * width. Scratch of selection is that of the largest group: n' rows. */
 typedef struct kvi_net_buffers {
     kvi_net_meta meta;    /* where the memory is the host's: the very same */
     float    *h;          /* [n, m, D] residual streams */
@@ -80,7 +100,8 @@ typedef struct kvi_net_buffers {
     float    *router;     /* [n, experts] */
     uint32_t *experts;    /* [n, k] */
     float    *eweight;    /* [n, k] */
-    uint8_t  *etable;     /* rows of a table that has stayed with the host: values, then scales */
+    uint8_t  *etable;     /* [tables] rows of a table that has stayed with the host: values, then
+                           * scales; of a run that is noted first all tables, else one */
     float    *embed;      /* [n, Engram columns * width] */
     float    *ekv;        /* [n, (m + 1) D] */
     float    *wanted_h;   /* [logit rows, m, D]; NULL where the wanted rows lie in line */
@@ -96,7 +117,11 @@ typedef struct kvi_net_buffers {
 typedef struct kvi_net_host {
     kvi_net_meta        meta;
     kvi_net_part       *parts;    /* [s] */
+    kvi_net_group      *groups;   /* [s] */
     kvi_compress_slice *compress; /* [s] */
+    kvi_compress_group *compress_groups; /* [s] */
+    kvcsa_work        **work;     /* [s] of the layer that runs */
+    kvi_matrix         *tables;   /* [Engram layers] those in etable */
     uint32_t           *counts;   /* [s, 3, layers] of the parts */
     uint8_t           **chunks;   /* [layers] window rows that the run has written, [n, row bytes],
                                    * in the memory of operators */
@@ -130,15 +155,24 @@ struct kvi_net {
     size_t             n_all;      /* rows of all slices in front of the first layer */
     size_t             n_rows;     /* that still run, of all slices */
     size_t             n_parts;
+    size_t             n_real;     /* of them; those behind are copies of the last, for nobody */
+    size_t             n_groups;
+    size_t             n_jobs;     /* of meta.jobs */
     uint32_t           n_ids, n_block_ids; /* of the layer that selected last; 0 before that */
+    bool               taped;      /* the run is noted first: it is what a graph may do again */
+    size_t             table_bytes; /* of one of etable */
+    kvi_tape           tape;
+    kvi_graphs         graphs;
+    kvi_buf            padded;     /* kvi_net_slice: those of the run and copies of the last */
 };
 
 /* Cut the workspace for a run; grows it first. Fills the parts: all rows run. */
 kvcsa_status kvi_net_prepare(kvi_net *net, const kvi_exec *exec, const kvi_net_slice *slices,
                              size_t n_slices, kvcsa_error *err);
 
-/* What the host knows of the rows (rows.c): made and brought over. */
-kvcsa_status kvi_net_describe_rows(kvi_net *net, const kvi_net_slice *slices, kvcsa_error *err);
+/* What the host knows of the rows (rows.c), made; and brought over. */
+void         kvi_net_describe_rows(kvi_net *net, const kvi_net_slice *slices);
+kvcsa_status kvi_net_send_rows(kvi_net *net, kvcsa_error *err);
 
 /* Slice i stops running its rows below position first_rows[layer]: everything that lies by row
  * moves up. The rows of stopped slices go too where the memory is the host's. */
@@ -157,13 +191,25 @@ static inline const uint64_t *kvi_net_of_ratio(const kvi_net *net, const uint64_
     return lists + k * net->n_all;
 }
 
-/* Counts of a layer (work.c): window rows that were written; entries; what attention of slice i
+/* Slots that n_rows rows of a slice take among the entries of a ratio. */
+size_t kvi_net_entry_slots(const kvi_net *net, const kvi_net_slice *slice, size_t n_rows,
+                           uint32_t ratio);
+
+/* Tables of the slices of a group in a layer. */
+static inline kvi_slices kvi_net_slices(const kvi_net *net, const kvi_net_group *g, uint32_t layer)
+{
+    return (kvi_slices){.slices = net->b.meta.slices + g->first,
+                        .rows = net->b.meta.slice_rows + layer * net->n_parts + g->first,
+                        .each = g->each};
+}
+
+/* Counts of a layer (work.c): window rows that were written; entries; what attention of a group
  * read; rows that went through the experts. A slice that was stopped counts no more. */
 void         kvi_net_count_window(const kvi_net *net, const kvi_net_slice *slices, uint32_t layer);
 void         kvi_net_count_entries(const kvi_net *net, const kvi_net_slice *slices, uint32_t layer);
 kvcsa_status kvi_net_count_attention(const kvi_net *net, const kvi_exec *exec,
-                                     const kvi_net_slice *slices, size_t i, uint32_t layer,
-                                     kvcsa_error *err);
+                                     const kvi_net_slice *slices, const kvi_net_group *g,
+                                     uint32_t layer, kvcsa_error *err);
 void         kvi_net_count_experts(const kvi_net *net, const kvi_net_slice *slices, uint32_t layer);
 /* Where slice i is counted in a layer; NULL = it is not. */
 kvcsa_work  *kvi_net_work(const kvi_net_slice *slices, size_t i, uint32_t layer);
@@ -181,5 +227,7 @@ kvcsa_status kvi_attention(kvi_net *net, const kvi_exec *exec, const kvi_net_sli
 kvcsa_status kvi_moe(kvi_net *net, const kvi_exec *exec, uint32_t layer, kvcsa_error *err);
 /* Adds to the streams net->b.h. */
 kvcsa_status kvi_engram(kvi_net *net, const kvi_exec *exec, uint32_t layer, kvcsa_error *err);
+/* In front of a run that is noted: rows of all tables that have stayed with the host. */
+kvcsa_status kvi_engram_bring_all(kvi_net *net, kvcsa_error *err);
 
 #endif

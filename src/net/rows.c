@@ -39,24 +39,92 @@ static void describe_row(kvi_net *net, const kvi_net_slice *slice, uint32_t r, s
         hash_row(net, slice, r, at);
 }
 
+size_t kvi_net_entry_slots(const kvi_net *net, const kvi_net_slice *slice, size_t n_rows,
+                           uint32_t ratio)
+{
+    const uint64_t end = slice->pos + slice->n_rows;
+
+    if (slice->replay)
+        return 0;
+    return kvi_memory_is_apart(&net->memory) ? kvi_div_up(n_rows, ratio)
+                                             : end / ratio - (end - n_rows) / ratio;
+}
+
 /* Positions of the entries that the rows left complete: that of an entry's first token. */
 static void place_entries(kvi_net *net, const kvi_net_slice *slices)
 {
+    kvi_net_meta *m = &net->host.meta;
+
     for (uint32_t k = 0; k < net->n_ratios; k++) {
-        const uint64_t ratio = net->ratios[k];
-        uint64_t      *to = net->host.meta.entry_pos + k * net->n_all;
+        const uint32_t ratio = net->ratios[k];
+        size_t         at = k * net->n_all;
 
         for (size_t i = 0; i < net->n_parts; i++) {
+            const size_t   n_rows = net->host.parts[i].n_rows;
             const uint64_t end = slices[i].pos + slices[i].n_rows;
-            const uint64_t begin = end - net->host.parts[i].n_rows;
+            const size_t   n_slots = kvi_net_entry_slots(net, &slices[i], n_rows, ratio);
+            uint64_t       j = (end - n_rows) / ratio;
 
-            for (uint64_t j = begin / ratio; !slices[i].replay && j < end / ratio; j++)
-                *to++ = j * ratio;
+            for (size_t slot = 0; slot < n_slots; slot++, at++, j++) {
+                m->turn_pos[at] = j < end / ratio ? j * ratio : 0;
+                m->entry_pos[at] = j < end / ratio ? j * ratio : KVI_NO_ENTRY;
+            }
         }
     }
 }
 
-kvcsa_status kvi_net_describe_rows(kvi_net *net, const kvi_net_slice *slices, kvcsa_error *err)
+/* What layers from `layer` on find of each slice. */
+static void place_slices(kvi_net *net, const kvi_net_slice *slices, uint32_t layer)
+{
+    for (uint32_t l = layer; l < net->model->plan.n_layers; l++)
+        for (size_t i = 0; i < net->n_parts; i++) {
+            const kvi_net_slice *s = &slices[i];
+            const kvi_net_part  *part = &net->host.parts[i];
+
+            net->host.meta.slice_rows[l * net->n_parts + i] =
+                (kvi_slice_rows){.pos = s->pos + s->n_rows - part->n_rows,
+                                 .row = part->begin,
+                                 .floor = kvi_max_size(s->floors[l], s->first_rows[l])};
+        }
+}
+
+static bool is_alone(const kvi_net_slice *s)
+{
+    return s->mass || kvi_select_is_limited(s->limits);
+}
+
+static void group_slices(kvi_net *net, const kvi_net_slice *slices)
+{
+    const kvi_net_part *parts = net->host.parts;
+    const bool          apart = kvi_memory_is_apart(&net->memory);
+
+    net->n_groups = 0;
+    for (size_t i = 0; i < net->n_parts; i++) {
+        kvi_net_group       *last = net->n_groups ? &net->host.groups[net->n_groups - 1] : NULL;
+        const kvi_net_slice *of = last ? &slices[last->first] : NULL;
+
+        if (parts[i].n_rows == 0)
+            continue;
+        if (!apart || !last || last->first + last->n != i || last->each != parts[i].n_rows ||
+            is_alone(of) || is_alone(&slices[i]) || of->replay != slices[i].replay ||
+            memcmp(of->geom, slices[i].geom, sizeof *of->geom) != 0) {
+            last = &net->host.groups[net->n_groups++];
+            *last = (kvi_net_group){
+                .first = i, .each = parts[i].n_rows, .begin = parts[i].begin};
+        }
+        last->n++;
+        last->n_rows += parts[i].n_rows;
+    }
+}
+
+static void place(kvi_net *net, const kvi_net_slice *slices, uint32_t layer)
+{
+    place_entries(net, slices);
+    place_slices(net, slices, layer);
+    group_slices(net, slices);
+}
+
+void kvi_net_describe_rows(kvi_net *net, const kvi_net_slice *slices)
 {
     kvi_net_meta *m = &net->host.meta;
     const bool    apart = kvi_memory_is_apart(&net->memory);
@@ -72,12 +140,25 @@ kvcsa_status kvi_net_describe_rows(kvi_net *net, const kvi_net_slice *slices, kv
             memcpy(hidden, limits->hidden, limits->n_hidden);
             hidden += limits->n_hidden;
         }
+        m->slices[i] = (kvi_slice){.index_parts = slices[i].index_parts,
+                                   .main_parts = slices[i].main_parts,
+                                   .pages = slices[i].window_pages,
+                                   .pending = slices[i].pending};
     }
-    place_entries(net, slices);
+    place(net, slices, 0);
     for (uint64_t i = 0; i < net->n_in_turn; i++)
         m->in_turn[i] = i;
-    return apart ? kvi_post_put(&net->post, &net->memory, net->b.meta.pos, m->pos, m->bytes, err)
-                 : KVCSA_OK;
+}
+
+/* What is there of a run: copies of it are noted last. */
+kvcsa_status kvi_net_send_rows(kvi_net *net, kvcsa_error *err)
+{
+    const kvi_net_meta *m = &net->host.meta;
+
+    if (!kvi_memory_is_apart(&net->memory))
+        return KVCSA_OK;
+    return kvi_post_put(&net->post, &net->memory, net->b.meta.pos, m->pos,
+                        m->fixed + net->copies.stage_used * sizeof *m->jobs, err);
 }
 
 /* ------------------------------------------------------------------ rows that go */
@@ -192,7 +273,7 @@ kvcsa_status kvi_net_drop_rows(kvi_net *net, const kvi_net_slice *slices, uint32
         parts[i].n_rows -= parts[i].n_drop;
         net->n_rows += parts[i].n_rows;
     }
-    place_entries(net, slices);
+    place(net, slices, layer);
     return apart ? kvi_post_put(&net->post, &net->memory, net->b.meta.pos, net->host.meta.pos,
                                 net->b.meta.lasting, err)
                  : KVCSA_OK;

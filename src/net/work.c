@@ -45,27 +45,19 @@ uint64_t *kvi_net_tally(const kvi_net *net, uint64_t *lists, size_t i, uint32_t 
     return lists + (i * net->model->plan.n_layers + layer) * KVI_TALLY_SIZE;
 }
 
-kvcsa_status kvi_net_count_attention(const kvi_net *net, const kvi_exec *exec,
-                                     const kvi_net_slice *slices, size_t i, uint32_t layer,
-                                     kvcsa_error *err)
+/* What the host knows of slice i. Returns 1 if the slice is counted. */
+static int count_window_reads(const kvi_net *net, const kvi_net_slice *slices, size_t i,
+                              uint32_t layer)
 {
-    const kvi_plan_row    *row = &net->model->plan.rows[layer];
-    const kvi_net_part    *part = &net->host.parts[i];
-    const kvi_net_slice   *slice = &slices[i];
-    const uint64_t         floor = kvi_max_size(slice->floors[layer], slice->first_rows[layer]);
-    kvcsa_work            *w = kvi_net_work(slices, i, layer);
-    uint64_t               n_window = 0;
-    const kvi_tally_params ids = {
-        .items = net->b.ids + part->begin * net->n_ids,
-        .counts = kvi_net_tally(net, net->b.tally, i, layer) + KVI_TALLY_IDS,
-        .stride = net->n_ids,
-        .n_rows = part->n_rows,
-        .n_items = row->select_entries,
-        .each = 1,
-        .rows_per_block = row->ratio ? net->model->plan.block_tokens / row->ratio : 1};
+    const kvi_plan_row  *row = &net->model->plan.rows[layer];
+    const kvi_net_part  *part = &net->host.parts[i];
+    const kvi_net_slice *slice = &slices[i];
+    const uint64_t       floor = kvi_max_size(slice->floors[layer], slice->first_rows[layer]);
+    kvcsa_work          *w = kvi_net_work(slices, i, layer);
+    uint64_t             n_window = 0;
 
     if (!w)
-        return KVCSA_OK;
+        return 0;
     for (size_t r = part->begin; r < part->begin + part->n_rows; r++) {
         const uint64_t end = net->host.meta.pos[r] + 1;
 
@@ -74,13 +66,35 @@ kvcsa_status kvi_net_count_attention(const kvi_net *net, const kvi_exec *exec,
     w->n_rows += part->n_rows;
     w->n_window_rows_read += n_window;
     w->read_bytes += n_window * row->window_bytes;
-    return row->ratio ? exec->ops->tally(exec->dev, &ids, err) : KVCSA_OK;
+    return 1;
+}
+
+kvcsa_status kvi_net_count_attention(const kvi_net *net, const kvi_exec *exec,
+                                     const kvi_net_slice *slices, const kvi_net_group *g,
+                                     uint32_t layer, kvcsa_error *err)
+{
+    const kvi_plan_row    *row = &net->model->plan.rows[layer];
+    const kvi_tally_params ids = {
+        .items = net->b.ids + g->begin * net->n_ids,
+        .counts = kvi_net_tally(net, net->b.tally, g->first, layer) + KVI_TALLY_IDS,
+        .stride = net->n_ids,
+        .n_rows = g->n_rows,
+        .n_items = row->select_entries,
+        .each = 1,
+        .rows_per_block = row->ratio ? net->model->plan.block_tokens / row->ratio : 1,
+        .rows_each = g->each,
+        .counts_stride = net->model->plan.n_layers * (size_t)KVI_TALLY_SIZE};
+    int counted = 0;
+
+    for (size_t i = g->first; i < g->first + g->n; i++)
+        counted |= count_window_reads(net, slices, i, layer);
+    return counted && row->ratio ? exec->ops->tally(exec->dev, &ids, err) : KVCSA_OK;
 }
 
 void kvi_net_add_tallies(const kvi_net *net, const kvi_net_slice *slices)
 {
     for (size_t i = 0; i < net->n_parts; i++)
-        for (uint32_t l = 0; slices[i].work && l < net->model->plan.n_layers; l++) {
+        for (uint32_t l = 0; slices[i].work && l < net->host.parts[i].n_counted; l++) {
             const kvi_plan_row *row = &net->model->plan.rows[l];
             const uint64_t     *tally = kvi_net_tally(net, net->host.tally, i, l);
             const uint64_t     *ids = tally + KVI_TALLY_IDS;

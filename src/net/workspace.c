@@ -5,7 +5,7 @@
 #include "index/indexer.h"
 #include "plan/plan_cost.h"
 
-#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Hands out aligned pieces of a buffer; with base NULL it only counts. */
@@ -41,12 +41,15 @@ typedef struct extent {
     size_t wanted_rows; /* logit rows that have to be brought together */
     size_t raw;         /* bytes that wait for the commit */
     size_t select, blocks, scores, n_columns;
+    size_t group_rows; /* of the largest group that may be */
     size_t mass_rows;  /* of the longest that counts it */
     size_t hidden;     /* spans of all slices */
     size_t table_rows; /* of a table that has stayed with the host */
+    size_t tables;     /* of them at a time */
     size_t spare;      /* bytes of a row that may move */
     size_t copies;     /* of one launch */
     size_t raw_copies; /* of one layer, for raw rows */
+    size_t jobs;       /* copies of a run that is noted first */
     bool   apart;
 } extent;
 
@@ -61,13 +64,15 @@ static uint32_t raw_slots(const kvi_net_slice *slice)
     return (uint32_t)kvi_min_size(slice->geom->pending_slots, slice->n_rows);
 }
 
-static size_t scores_of(const kvi_plan_row *r, const kvi_net_slice *slice, bool tapped)
+static size_t scores_of(const kvi_plan_row *r, const kvi_net_slice *slice, const extent *x,
+                        bool tapped)
 {
     const uint64_t n_entries = (slice->pos + slice->n_rows) / r->ratio;
+    const size_t   n_rows = x->apart ? x->rows : slice->n_rows;
     size_t         n = 0;
 
     if (r->select == KVCSA_SELECT_OWN || r->select == KVCSA_SELECT_REINDEX)
-        n = kvi_select_scratch(r, n_entries, slice->n_rows);
+        n = kvi_select_scratch(r, n_entries, n_rows, x->apart);
     return tapped ? kvi_max_size(n, n_entries) : n;
 }
 
@@ -102,30 +107,41 @@ static void measure_layers(const kvi_net *net, const kvi_net_slice *slices, bool
     for (uint32_t l = 0; l < plan->n_layers; l++) {
         const kvi_plan_row *r = &plan->rows[l];
 
-        if (net->weights->layers[l].engram_on_host)
+        if (net->weights->layers[l].engram_on_host) {
             x->table_rows = x->rows * x->n_columns;
+            x->tables = net->taped ? net->model->config.n_engram_layers : 1;
+        }
         if (r->ratio == 0)
             continue;
         x->select = kvi_max_size(x->select, r->select_entries);
         x->blocks = kvi_max_size(x->blocks, r->candidate_blocks);
         for (size_t i = 0; i < x->slices; i++)
-            x->scores = kvi_max_size(x->scores, scores_of(r, &slices[i], tapped));
+            x->scores = kvi_max_size(x->scores, scores_of(r, &slices[i], x, tapped));
     }
 }
 
-/* Copies that any launch of a run or a commit may need. */
-static void count_copies(const kvi_plan *plan, const kvi_net_slice *slices, extent *x)
+/* Copies that any launch of a run or the commit may need. */
+static void count_copies(const kvi_net *net, const kvi_net_slice *slices, extent *x)
 {
-    size_t n = kvi_max_size(MOVING * x->slices, 2 * x->wanted_rows);
+    const kvi_plan *plan = &net->model->plan;
+    size_t          commit = 0;
 
     x->raw_copies = 0;
     for (size_t i = 0; i < x->slices; i++) {
+        const kvi_window_geom *g = slices[i].geom;
+        const size_t           page_rows = kvi_max_size(g->page_rows, 1);
+
         x->raw_copies += 2 * (size_t)raw_slots(&slices[i]);
         /* of a layer: pages, one of which may be met at both ends, and raw rows around the end of
          * their slots */
-        n = kvi_max_size(n, plan->n_layers * ((size_t)slices[i].geom->n_pages + 3));
+        commit += plan->n_layers *
+                  (kvi_min_size(g->n_pages, kvi_div_up(slices[i].n_rows, page_rows)) + 3);
     }
-    x->copies = kvi_max_size(n, x->raw_copies);
+    x->copies = kvi_max_size(kvi_max_size(MOVING * x->slices, 2 * x->wanted_rows),
+                             kvi_max_size(commit, x->raw_copies));
+    for (uint32_t l = 0; l < plan->n_layers && net->taped; l++)
+        x->jobs += plan->rows[l].pending_bytes ? x->raw_copies : 0;
+    x->jobs += net->taped ? 2 * x->wanted_rows : 0;
 }
 
 static extent measure(const kvi_net *net, const kvi_net_slice *slices, size_t n_slices, bool tapped)
@@ -151,11 +167,12 @@ static extent measure(const kvi_net *net, const kvi_net_slice *slices, size_t n_
         drops |= s->first_rows[plan->n_layers] > s->pos;
     }
     measure_layers(net, slices, tapped, &x);
+    x.group_rows = x.apart ? x.rows : x.slice_rows;
     if (!are_in_line(slices, n_slices))
         x.wanted_rows = x.logit_rows;
     if (x.apart && drops)
         x.spare = kvi_net_moving_bytes(&model->config, x.select, x.blocks);
-    count_copies(plan, slices, &x);
+    count_copies(net, slices, &x);
     return x;
 }
 
@@ -168,12 +185,20 @@ static void cut_meta(cutter *c, const kvi_net *net, const extent *x, kvi_net_met
     CUT(m->pos, x->rows);
     CUT(m->n_visible, x->rows * net->n_ratios);
     CUT(m->entry_pos, x->rows * net->n_ratios);
+    m->turn_pos = m->entry_pos;
+    if (x->apart)
+        CUT(m->turn_pos, x->rows * net->n_ratios);
     CUT(m->erows, x->rows * x->n_columns * cfg->n_engram_layers);
+    CUT(m->slice_rows, x->slices * net->model->plan.n_layers);
     m->lasting = c->used - begin;
     CUT(m->ids, x->rows * copies);
     CUT(m->pre, x->rows * copies);
+    CUT(m->slices, x->slices);
+    CUT(m->gathered, x->slices);
     CUT(m->in_turn, x->table_rows);
     CUT(m->hidden, x->hidden);
+    m->fixed = c->used - begin;
+    CUT(m->jobs, x->jobs);
     m->bytes = c->used - begin;
 }
 
@@ -191,12 +216,16 @@ static void cut_host(cutter *c, const kvi_net *net, const extent *x, kvi_net_hos
     *h = (kvi_net_host){0};
     cut_meta(c, net, x, &h->meta);
     CUT(h->parts, x->slices);
+    CUT(h->groups, x->slices);
     CUT(h->compress, x->slices);
+    CUT(h->compress_groups, x->slices);
+    CUT(h->work, x->slices);
     CUT(h->counts, x->slices * 3 * n_layers);
     CUT(h->chunks, n_layers);
     if (!x->apart)
         return;
-    CUT(h->etable, x->table_rows * table_row_bytes(&model->config));
+    CUT(h->tables, model->config.n_engram_layers);
+    CUT(h->etable, x->tables * x->table_rows * table_row_bytes(&model->config));
 }
 
 /* What comes from a device. */
@@ -252,8 +281,8 @@ static void cut_buffers(cutter *c, kvi_net *net, const extent *x, kvi_net_buffer
     CUT(b->latent, n * d);
     CUT(b->key, n * cfg->index_dim);
     CUT(b->iq, n * index);
-    CUT(b->codes, x->slice_rows * index);
-    CUT(b->iscale, x->slice_rows * (index / 32));
+    CUT(b->codes, x->group_rows * index);
+    CUT(b->iscale, x->group_rows * (index / 32));
     CUT(b->iweight, n * cfg->index_heads);
     CUT(b->ids, n * x->select);
     CUT(b->blocks, n * x->blocks);
@@ -263,7 +292,7 @@ static void cut_buffers(cutter *c, kvi_net *net, const extent *x, kvi_net_buffer
     CUT(b->router, n * cfg->n_experts);
     CUT(b->experts, n * cfg->n_experts_per_token);
     CUT(b->eweight, n * cfg->n_experts_per_token);
-    CUT(b->etable, x->table_rows * table_row_bytes(cfg));
+    CUT(b->etable, x->tables * x->table_rows * table_row_bytes(cfg));
     CUT(b->embed, n * x->n_columns * cfg->engram_head_dim);
     CUT(b->ekv, x->n_columns ? n * (m + 1) * D : 0);
     if (x->wanted_rows) {
@@ -294,6 +323,7 @@ static void fill_parts(kvi_net *net, const kvi_net_slice *slices)
                                .n_rows = slices[i].n_rows,
                                .raw_slots = raw_slots(&slices[i]),
                                .raw = raw,
+                               .n_counted = plan->n_layers,
                                .chunk = counts,
                                .n_window = counts + plan->n_layers,
                                .n_raw = counts + 2 * plan->n_layers};
@@ -369,11 +399,13 @@ static kvcsa_status reserve_post(kvi_net *net, const extent *x, kvcsa_error *err
     if (!x->apart)
         return KVCSA_OK;
     cut(&c, meta->bytes, 1);
-    cut(&c, x->table_rows, table_row_bytes(&net->model->config));
-    cut(&c, x->slices + 1, x->copies * job + KVI_POST_ALIGN); /* commits, rows of logits */
+    cut(&c, x->tables * x->table_rows, table_row_bytes(&net->model->config));
+    cut(&c, 2, x->copies * job + KVI_POST_ALIGN); /* the commit, rows of logits */
     for (uint32_t l = 0; l < plan->n_layers; l++)
-        if (plan->rows[l].pending_bytes)
+        if (plan->rows[l].pending_bytes) {
             cut(&c, 2, x->raw_copies * job + KVI_POST_ALIGN);
+            cut(&c, x->slices, sizeof(kvi_slice_rows) + KVI_POST_ALIGN);
+        }
     if (x->spare)
         cut(&c, MOVES_AHEAD, meta->lasting + 2 * MOVING * x->slices * job + 3 * KVI_POST_ALIGN);
     return c.ok ? kvi_post_reserve(&net->post, &net->memory, c.used, err) : KVCSA_ERR_NOMEM;
@@ -381,16 +413,10 @@ static kvcsa_status reserve_post(kvi_net *net, const extent *x, kvcsa_error *err
 
 static kvcsa_status no_room(const kvi_net *net, size_t n_bytes, size_t n_rows, kvcsa_error *err)
 {
-    kvi_device_info info = {0};
+    char what[48];
 
-    if (!kvi_memory_is_apart(&net->memory))
-        return kvi_fail(err, KVCSA_ERR_NOMEM, "workspace of %zu bytes for %zu rows", n_bytes,
-                        n_rows);
-    net->memory.ops->describe(net->memory.dev, &info);
-    return kvi_fail(err, KVCSA_ERR_NOMEM,
-                    "workspace of %zu bytes for %zu rows: no room on %s, a device of %s (%" PRIu64
-                    " bytes are free)",
-                    n_bytes, n_rows, info.name, net->memory.ops->name, info.memory_free);
+    snprintf(what, sizeof what, "workspace for %zu rows", n_rows);
+    return kvi_memory_no_room(&net->memory, what, n_bytes, err);
 }
 
 static kvcsa_status reserve(kvi_net *net, const extent *x, kvcsa_error *err)
@@ -445,6 +471,8 @@ kvcsa_status kvi_net_prepare(kvi_net *net, const kvi_exec *exec, const kvi_net_s
     }
     net->n_scores = x.scores;
     net->n_in_turn = x.table_rows;
+    net->n_jobs = x.jobs;
+    net->table_bytes = x.table_rows * table_row_bytes(&net->model->config);
     net->n_ids = 0;
     net->n_block_ids = 0;
     net->n_parts = n_slices;

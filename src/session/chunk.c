@@ -655,8 +655,7 @@ static void commit_rows(kvi_chunk *c, const kvi_net *net, const kvi_net_slice *s
         kvi_session_drop_append(s);
 }
 
-/* Nobody knows what the pages hold now; entries of the chunk lie behind the session's tokens. */
-static void lose_windows(kvi_chunk *c)
+void kvi_chunk_lose_windows(kvi_chunk *c)
 {
     kvcsa_session *s = c->s;
 
@@ -666,24 +665,27 @@ static void lose_windows(kvi_chunk *c)
     (void)kvi_session_reserve(s, 0, NULL); /* what there is; a chunk asks for the rest */
 }
 
-kvcsa_status kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, size_t i,
-                              kvcsa_error *err)
+/* The last row, run for its logits: its window and raw rows are there, and are better than what a
+ * session makes that sees less by now. */
+static int keeps_windows(const kvi_chunk *c)
+{
+    return c->s->last_row_only;
+}
+
+void kvi_chunk_commit_windows(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, size_t i)
 {
     kvcsa_session *s = c->s;
-    kvcsa_status   st = KVCSA_OK;
-    /* the last row, run for its logits: its window and raw rows are there, and are better than what
-     * a session makes that sees less by now */
-    const int      keep = s->last_row_only;
 
-    if (net && !keep)
-        st = kvi_net_commit(net, slices, i, s->page_parts.data,
-                            s->now.pending ? kvi_block_main_part(s->now.pending) : NULL,
-                            s->now.floors, err);
-    if (st != KVCSA_OK) {
-        lose_windows(c);
-        return st;
-    }
-    if (!keep)
+    if (!keeps_windows(c))
+        kvi_net_commit(net, slices, i, s->page_parts.data,
+                       s->now.pending ? kvi_block_main_part(s->now.pending) : NULL, s->now.floors);
+}
+
+void kvi_chunk_commit(kvi_chunk *c, const kvi_net *net, const kvi_net_slice *slices, size_t i)
+{
+    kvcsa_session *s = c->s;
+
+    if (!keeps_windows(c))
         note_raw_rows(s, &slices[i]);
     if (slices[i].replay)
         commit_replay(c, net, slices, i);
@@ -695,5 +697,4 @@ kvcsa_status kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *s
         kvi_session_drop_mark(s);
     if (!kvi_session_has_work(s))
         (void)kvi_session_reserve(s, 0, NULL); /* cannot fail: it only gives back */
-    return KVCSA_OK;
 }

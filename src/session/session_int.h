@@ -148,10 +148,15 @@ typedef struct kvi_chunk { /* of one session inside a step */
  * will write. Fills the slice. 0 rows: nothing is left to run (adopting was enough). */
 kvcsa_status kvi_chunk_plan(kvi_chunk *c, uint64_t max_rows, kvi_net_slice *slice,
                             kvcsa_error *err);
-/* The run went well. net NULL: nothing was computed (cache_only). ERR_BACKEND, where the memory is
- * a device's: nothing is committed, and the windows have to be rebuilt. */
-kvcsa_status kvi_chunk_commit(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices, size_t i,
-                              kvcsa_error *err);
+/* The run went well: its windows, as copies for kvi_net_commit_all; then all the rest. net NULL:
+ * nothing was computed (cache_only), and there are no windows. */
+void         kvi_chunk_commit_windows(kvi_chunk *c, kvi_net *net, const kvi_net_slice *slices,
+                                      size_t i);
+void         kvi_chunk_commit(kvi_chunk *c, const kvi_net *net, const kvi_net_slice *slices,
+                              size_t i);
+/* ... or nothing: nobody knows what the pages hold now, they have to be rebuilt. Entries of the
+ * chunk lie behind the session's tokens. */
+void         kvi_chunk_lose_windows(kvi_chunk *c);
 /* It did not. */
 void         kvi_chunk_undo(kvi_chunk *c);
 void         kvi_session_drop_mark(kvcsa_session *s); /* (S4); there need not be one */

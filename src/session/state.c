@@ -365,8 +365,10 @@ static kvcsa_status send_parts(kvcsa_session *s, uint32_t which, size_t n, kvcsa
     const size_t      cap = there->cap;
     kvcsa_status st = kvi_memory_grow(m, &there->data, &there->cap, sizeof(uint8_t *), n, err);
 
-    if (st == KVCSA_OK && there->cap != cap)
+    if (there->cap != cap)
         there->n_clean = 0;
+    if (st == KVCSA_ERR_NOMEM)
+        return kvi_memory_no_room(m, "table of blocks", n * sizeof(uint8_t *), err);
     if (st != KVCSA_OK || n <= there->n_clean)
         return st;
     st = kvi_memory_put(m, (uint8_t **)there->data + there->n_clean, list + there->n_clean,

@@ -140,21 +140,37 @@ static kvcsa_status run_slices(step_run *r, size_t first, size_t n, kvcsa_error 
     return st;
 }
 
-static void settle_slices(step_run *r, size_t first, size_t n, kvcsa_status st,
-                          const kvcsa_error *err)
+/* Windows of all that went well, in one go. */
+static kvcsa_status commit_windows(step_run *r, size_t first, size_t n, kvi_net *net,
+                                   kvcsa_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!r->slices[first + i].stopped)
+            kvi_chunk_commit_windows(&r->batch[first + i]->chunk, net, r->slices + first, i);
+    return kvi_net_commit_all(net, err);
+}
+
+static void settle_slices(step_run *r, size_t first, size_t n, kvcsa_status st, kvcsa_error *err)
 {
     const kvcsa_session *lead = r->batch[first]->s;
+    kvi_net             *net = lead->cache_only ? NULL : lead->net;
+    kvcsa_status         windows = KVCSA_OK;
 
+    if (st == KVCSA_OK && net)
+        windows = commit_windows(r, first, n, net, err);
     for (size_t i = 0; i < n; i++) {
         step_slot           *slot = r->batch[first + i];
         const kvi_net_slice *slice = &r->slices[first + i];
 
-        if (st == KVCSA_OK && !slice->stopped) {
-            if (kvi_chunk_commit(&slot->chunk, lead->cache_only ? NULL : lead->net,
-                                 r->slices + first, i, &slot->res.error) != KVCSA_OK)
-                continue;
+        if (st == KVCSA_OK && !slice->stopped && windows == KVCSA_OK) {
+            kvi_chunk_commit(&slot->chunk, net, r->slices + first, i);
             r->n_rows += slice->n_rows;
             slot->n_rows += slice->replay ? 0 : slice->n_rows;
+            continue;
+        }
+        if (st == KVCSA_OK && !slice->stopped) {
+            kvi_chunk_lose_windows(&slot->chunk);
+            slot->res.error = *err;
             continue;
         }
         kvi_chunk_undo(&slot->chunk);

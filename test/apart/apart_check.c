@@ -67,6 +67,9 @@ static void check_pool_pairs(const watch *w, const kvi_pool_pairs_params *p)
     CHECK(gate);
     CHECK(head);
     CHECK(out);
+    CHECK(of.slices);
+    CHECK(of.rows);
+    CHECK(entry_pos);
 }
 
 static void check_entry_write(const watch *w, const kvi_entry_write_params *p)
@@ -75,6 +78,9 @@ static void check_entry_write(const watch *w, const kvi_entry_write_params *p)
     CHECK(to.main_parts);
     CHECK(latent);
     CHECK(key);
+    CHECK(of.slices);
+    CHECK(of.rows);
+    CHECK(entry_pos);
 }
 
 static void check_index_query(const watch *w, const kvi_index_query_params *p)
@@ -96,6 +102,9 @@ static void check_index_score(const watch *w, const kvi_index_score_params *p)
     CHECK(blocks);
     CHECK(n_blocks);
     CHECK(scores);
+    CHECK(block_max);
+    CHECK(of.slices);
+    CHECK(of.rows);
 }
 
 static void check_candidates(const watch *w, const kvi_candidates_params *p)
@@ -104,6 +113,7 @@ static void check_candidates(const watch *w, const kvi_candidates_params *p)
     CHECK(n_visible);
     CHECK(blocks);
     CHECK(n_blocks);
+    CHECK(block_max);
 }
 
 static void check_topk(const watch *w, const kvi_topk_params *p)
@@ -113,6 +123,7 @@ static void check_topk(const watch *w, const kvi_topk_params *p)
     CHECK(blocks);
     CHECK(n_blocks);
     CHECK(ids);
+    CHECK(n_visible);
 }
 
 static void check_hide(const watch *w, const kvi_hide_params *p)
@@ -136,6 +147,8 @@ static void check_attend(const watch *w, const kvi_attend_params *p)
     CHECK(mass);
     CHECK(entries.index_parts);
     CHECK(entries.main_parts);
+    CHECK(of.slices);
+    CHECK(of.rows);
 }
 
 static void check_paged_attend(const watch *w, const kvi_paged_attend_params *p)
@@ -226,11 +239,45 @@ void apart_check_call(const apart_memory *m, uint32_t op, const apart_params *p)
 
 /* ------------------------------------------------------------------ when it runs */
 
+/* The table of slices and, with_rows, that of their rows; every pointer that a slice has. */
+static void check_slices(const apart_memory *m, const char *op, const kvi_slices *of, size_t n_rows, int with_rows)
+{
+    const size_t n = of->each ? (n_rows + of->each - 1) / of->each : 0;
+
+    if (of->each == 0 || !apart_holds(m, of->slices, n * sizeof *of->slices, KVI_MEMORY_DEVICE) ||
+        (with_rows && !apart_holds(m, of->rows, n * sizeof *of->rows, KVI_MEMORY_DEVICE)))
+        apart_die("%s: %zu rows, %zu a slice, slices %p, rows %p", op, n_rows, of->each, (const void *)of->slices,
+                  (const void *)of->rows);
+    for (size_t i = 0; i < n; i++) {
+        const kvi_slice *s = &of->slices[i];
+        const void      *tables[4] = {s->index_parts, s->main_parts, s->pages, s->pending};
+
+        for (size_t t = 0; t < 4; t++) {
+            if (tables[t] && !apart_holds(m, tables[t], 0, KVI_MEMORY_DEVICE))
+                apart_die("%s: pointer %zu of slice %zu is %p, which is not the device's", op, t, i, tables[t]);
+        }
+    }
+}
+
+/* Entries as row `row` of an operator sees them. */
+static kvi_entries entries_of(const kvi_entries *e, const kvi_slices *of, size_t row)
+{
+    kvi_entries own = *e;
+
+    if (of->slices) {
+        own.index_parts = of->slices[row / of->each].index_parts;
+        own.main_parts = of->slices[row / of->each].main_parts;
+    }
+    return own;
+}
+
 /* Parts of the blocks of entries first .. end - 1. */
 static void check_parts(const apart_memory *m, const char *op, const kvi_kv_owner *owner, uint8_t *const *parts, uint64_t first,
                         uint64_t end, size_t off, size_t bytes)
 {
     for (uint64_t b = first / owner->rows_per_block; parts && end > first && b <= (end - 1) / owner->rows_per_block; b++) {
+        if (!apart_holds(m, parts + b, sizeof *parts, KVI_MEMORY_DEVICE))
+            apart_die("%s: the table of parts has no room for part %llu", op, (unsigned long long)b);
         if (!apart_holds(m, parts[b], off + bytes, KVI_MEMORY_DEVICE))
             apart_die("%s: part %llu is %p, which is not the device's", op, (unsigned long long)b, (void *)parts[b]);
     }
@@ -250,24 +297,97 @@ static void check_index(const apart_memory *m, const char *op, const kvi_entries
 
 static void check_score_run(const apart_memory *m, const kvi_index_score_params *p)
 {
-    uint64_t end = 0;
+    if (p->of.slices)
+        check_slices(m, "index_score", &p->of, p->n_rows, 0);
+    for (size_t i = 0, next; i < p->n_rows; i = next) { /* slice by slice */
+        const kvi_entries e = entries_of(&p->keys, &p->of, i);
+        uint64_t          end = 0;
 
-    for (size_t i = 0; i < p->n_rows; i++)
-        end = p->n_visible[i] > end ? p->n_visible[i] : end;
-    check_index(m, "index_score", &p->keys, 0, end);
+        for (next = i; next < p->n_rows && (!p->of.slices || next < i + p->of.each); next++)
+            if (p->n_visible[next] > end && (p->all == 0 || p->n_visible[next] > p->all))
+                end = p->n_visible[next];
+        check_index(m, "index_score", &e, 0, end);
+    }
+}
+
+static void check_pages(const apart_memory *m, const kvi_attend_params *p, uint8_t *const *pages)
+{
+    const size_t window = p->page_off + (size_t)p->page_rows * p->row_bytes;
+
+    if (pages && !apart_holds(m, pages, p->n_pages * sizeof *pages, KVI_MEMORY_DEVICE))
+        apart_die("attend: the table of pages has no room for %u", p->n_pages);
+    for (size_t i = 0; pages && i < p->n_pages; i++) {
+        if (pages[i] && !apart_holds(m, pages[i], window, KVI_MEMORY_DEVICE))
+            apart_die("attend: page %zu is %p, which is not the device's", i, (void *)pages[i]);
+    }
+}
+
+/* The window row of each row's own position. */
+static void check_chunk(const apart_memory *m, const kvi_attend_params *p)
+{
+    for (size_t i = 0; i < p->n_rows; i++) {
+        const kvi_slice_rows *r = p->of.slices ? &p->of.rows[i / p->of.each] : NULL;
+        const uint64_t        row = r ? r->row + p->pos[i] - r->pos : p->pos[i] - p->chunk_pos;
+
+        if (p->n_window && !apart_holds(m, p->chunk + row * p->row_bytes, p->row_bytes, KVI_MEMORY_DEVICE))
+            apart_die("attend: row %zu is row %llu of the chunk, which ends before", i, (unsigned long long)row);
+    }
 }
 
 static void check_attend_run(const apart_memory *m, const kvi_attend_params *p)
 {
-    const size_t window = p->page_off + (size_t)p->page_rows * p->row_bytes;
-
-    for (size_t i = 0; p->pages && i < p->n_pages; i++) {
-        if (p->pages[i] && !apart_holds(m, p->pages[i], window, KVI_MEMORY_DEVICE))
-            apart_die("attend: page %zu is %p, which is not the device's", i, (void *)p->pages[i]);
+    if (p->of.slices) {
+        check_slices(m, "attend", &p->of, p->n_rows, 1);
+        for (size_t i = 0; i < p->n_rows; i += p->of.each)
+            check_pages(m, p, p->of.slices[i / p->of.each].pages);
+    } else {
+        check_pages(m, p, p->pages);
     }
+    check_chunk(m, p);
     for (size_t i = 0; p->ids && i < p->n_rows * p->k; i++) {
+        const kvi_entries e = entries_of(&p->entries, &p->of, i / p->k);
+
         if (p->ids[i] >= 0)
-            check_main(m, "attend", &p->entries, (uint64_t)p->ids[i], (uint64_t)p->ids[i] + 1);
+            check_main(m, "attend", &e, (uint64_t)p->ids[i], (uint64_t)p->ids[i] + 1);
+    }
+}
+
+static void check_write_run(const apart_memory *m, const kvi_entry_write_params *p)
+{
+    if (p->of.slices)
+        check_slices(m, "entry_write", &p->of, p->n_rows, 0);
+    for (size_t i = 0; i < p->n_rows; i++) {
+        const kvi_entries e = entries_of(&p->to, &p->of, i);
+        const uint64_t    entry = p->of.slices ? p->entry_pos[i] / p->ratio : p->first_entry + i;
+
+        if (p->of.slices && p->entry_pos[i] == KVI_NO_ENTRY)
+            continue;
+        check_main(m, "entry_write", &e, entry, entry + 1);
+        check_index(m, "entry_write", &e, entry, entry + 1);
+    }
+}
+
+/* The rows and the pending row of each pair. */
+static void check_pairs_run(const apart_memory *m, const kvi_pool_pairs_params *p)
+{
+    const size_t bytes = p->width * sizeof(float);
+
+    if (p->of.slices)
+        check_slices(m, "pool_pairs", &p->of, p->n_pairs, 1);
+    for (size_t j = 0; p->of.slices && j < p->n_pairs; j++) {
+        const uint64_t        pos = p->entry_pos[j];
+        const kvi_slice_rows *r = &p->of.rows[j / p->of.each];
+        const uint8_t        *pending = p->of.slices[j / p->of.each].pending;
+
+        if (pos == KVI_NO_ENTRY)
+            continue;
+        if (pos < r->pos && (!pending || !apart_holds(m, pending,
+                                                      p->pending_off + pos / 2 % p->pending_slots * p->pending_bytes + 2 * bytes,
+                                                      KVI_MEMORY_DEVICE)))
+            apart_die("pool_pairs: pair %zu has no pending row at %p", j, (const void *)pending);
+        if (pos + 1 < r->pos || !apart_holds(m, p->k + (r->row + pos + 1 - r->pos) * p->width, bytes, KVI_MEMORY_DEVICE) ||
+            !apart_holds(m, p->gate + (r->row + pos + 1 - r->pos) * p->width, bytes, KVI_MEMORY_DEVICE))
+            apart_die("pool_pairs: pair %zu at position %llu has no row", j, (unsigned long long)pos);
     }
 }
 
@@ -297,13 +417,12 @@ static void check_copy_run(const apart_memory *m, const kvi_copy_params *p)
 void apart_check_run(const apart_memory *m, uint32_t op, const apart_params *p)
 {
     switch (op) {
-    case APART_entry_write: {
-        const kvi_entry_write_params *e = &p->entry_write;
-
-        check_main(m, "entry_write", &e->to, e->first_entry, e->first_entry + e->n_rows);
-        check_index(m, "entry_write", &e->to, e->first_entry, e->first_entry + e->n_rows);
+    case APART_pool_pairs:
+        check_pairs_run(m, &p->pool_pairs);
         break;
-    }
+    case APART_entry_write:
+        check_write_run(m, &p->entry_write);
+        break;
     case APART_index_score:
         check_score_run(m, &p->index_score);
         break;

@@ -6,9 +6,14 @@
  *   APART_BYTES       its memory, 1 GiB unless set; more is ERR_NOMEM
  *   APART_FAIL_AFTER  n: the n-th call that can fail and all behind it answer ERR_BACKEND
  *   APART_FAIL_LATE   1: if that call enqueues something it seems to work, and who waits next is told
+ *   APART_FAIL_RECORD n: the n-th call that is recorded answers ERR_NOMEM, as one without scratch does; the device stays good
+ *
+ * While a graph is recorded calls of other threads wait. The recording thread may call operators, fills, copies within, what ends it
+ * and what frees a graph; all else dies. What was enqueued is counted: apart_counts.h.
  *
  * While the device works nothing of it is hidden from other threads of the host: what they do wrong then goes unnoticed. */
 #include "apart/apart_check.h"
+#include "apart/apart_counts.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -51,7 +56,8 @@ typedef struct arrival { /* bytes that are on their way to the host */
 } arrival;
 
 struct kvi_graph {
-    jobs jobs;
+    jobs         jobs;
+    kvcsa_status st; /* of the first recorded call that failed */
 };
 
 /* cpu/cpu_ops.h has the CPU's; this file does not see it. */
@@ -59,16 +65,23 @@ struct kvi_device {
     const kvi_backend_ops *cpu;
     kvi_device            *inner;
     pthread_mutex_t        mutex; /* over all below */
+    pthread_cond_t         ended; /* of the recording */
     apart_memory           memory;
     jobs                   queue;
     arrival               *arrivals;
     arrival              **arrivals_end;
     kvi_graph             *recording; /* NULL = none */
+    pthread_t              recorder;
     uint64_t               n_calls;
+    uint64_t               n_recorded;  /* calls */
+    uint64_t               fail_record; /* 0 = never */
     uint64_t               fail_after; /* 0 = never */
     int                    fail_late;
     int                    failed;
 };
+
+static apart_table table;
+#define COUNT(what) atomic_fetch_add(&table.tally.what, 1)
 
 /* ------------------------------------------------------------------ the queue */
 
@@ -124,6 +137,23 @@ static void take_out(kvi_device *dev, const job *j)
     dev->arrivals_end = &a->next;
 }
 
+/* Pinned bytes as the device sees them: those on their way to the host are among them. */
+static void bring_in(const kvi_device *dev, const job *j)
+{
+    uint8_t *const       to = j->to;
+    const uint8_t *const from = j->from;
+
+    memcpy(to, from, j->size);
+    for (const arrival *a = dev->arrivals; a; a = a->next) {
+        const uint8_t *const begin = (const uint8_t *)a->to > from ? (const uint8_t *)a->to : from;
+        const uint8_t *const a_end = (const uint8_t *)a->to + a->size;
+        const uint8_t *const end = a_end < from + j->size ? a_end : from + j->size;
+
+        if (begin < end)
+            memcpy(to + (begin - from), a->bytes + (begin - (const uint8_t *)a->to), (size_t)(end - begin));
+    }
+}
+
 static kvcsa_status run_list(kvi_device *dev, const jobs *q, kvcsa_error *err);
 
 static kvcsa_status run_job(kvi_device *dev, const job *j, kvcsa_error *err)
@@ -137,6 +167,8 @@ static kvcsa_status run_job(kvi_device *dev, const job *j, kvcsa_error *err)
     case JOB_BYTES:
         if (j->way == KVI_COPY_OUT)
             take_out(dev, j);
+        else if (j->way == KVI_COPY_IN && !j->bytes)
+            bring_in(dev, j);
         else
             memcpy(j->to, j->bytes ? j->bytes : j->from, j->size);
         return KVCSA_OK;
@@ -174,14 +206,31 @@ static kvcsa_status run_queue(kvi_device *dev, kvcsa_error *err)
 
 /* ------------------------------------------------------------------ calls */
 
+/* Only the thread that records gets in while a graph is recorded. */
+static void lock_device(kvi_device *dev)
+{
+    pthread_mutex_lock(&dev->mutex);
+    while (dev->recording && !pthread_equal(dev->recorder, pthread_self()))
+        pthread_cond_wait(&dev->ended, &dev->mutex);
+}
+
 /* Every call that can fail begins with this and ends with leave. */
 static kvcsa_status enter(kvi_device *dev, int enqueues, kvcsa_error *err)
 {
-    pthread_mutex_lock(&dev->mutex);
+    lock_device(dev);
     dev->n_calls++;
     if (dev->failed || (dev->n_calls == dev->fail_after && !(dev->fail_late && enqueues)))
         return fail(dev, err);
     return KVCSA_OK;
+}
+
+/* A call that is recorded. */
+static kvcsa_status enter_graph(kvi_device *dev, kvcsa_error *err)
+{
+    if (!dev->recording || ++dev->n_recorded != dev->fail_record)
+        return KVCSA_OK;
+    dev->recording->st = KVCSA_ERR_NOMEM;
+    return kvi_fail(err, KVCSA_ERR_NOMEM, "no scratch for call %llu of a graph", (unsigned long long)dev->n_recorded);
 }
 
 static kvcsa_status leave(kvi_device *dev, kvcsa_status st)
@@ -263,8 +312,11 @@ static void keep_host_structs(job *j)
         kvcsa_status st = enter(dev, 1, err);                                                                                      \
         job         *j;                                                                                                            \
                                                                                                                                    \
+        if (st == KVCSA_OK)                                                                                                        \
+            st = enter_graph(dev, err);                                                                                            \
         if (st != KVCSA_OK)                                                                                                        \
             return leave(dev, st);                                                                                                 \
+        dev->recording ? COUNT(recorded) : COUNT(launches);                                                                        \
         j = job_new(APART_##op);                                                                                                   \
         j->p.op = *p;                                                                                                              \
         apart_check_call(&dev->memory, j->kind, &j->p);                                                                            \
@@ -295,7 +347,9 @@ static void mem_free(kvi_device *dev, void *ptr, uint32_t kind)
 {
     if (!ptr)
         return;
-    pthread_mutex_lock(&dev->mutex);
+    lock_device(dev);
+    if (dev->recording)
+        apart_die("memory is freed while a graph is recorded");
     (void)run_queue(dev, NULL); /* what went wrong is told by the next call */
     apart_free(&dev->memory, ptr, kind);
     pthread_mutex_unlock(&dev->mutex);
@@ -319,10 +373,16 @@ static kvcsa_status copy_bytes(kvi_device *dev, void *to, const void *from, size
     job         *j;
 
     check_way(&dev->memory, to, from, size, way);
+    if (dev->recording && way != KVI_COPY_WITHIN)
+        apart_die("copy of %zu bytes, way %u, while a graph is recorded", size, way);
     /* pinned bytes that are to be read have been when they are overwritten */
-    if (way == KVI_COPY_OUT && !dev->recording && apart_holds(&dev->memory, to, size, KVI_MEMORY_PINNED) &&
+    if (way == KVI_COPY_OUT && apart_holds(&dev->memory, to, size, KVI_MEMORY_PINNED) &&
         (st = run_queue(dev, err)) != KVCSA_OK)
         return st;
+    if ((st = enter_graph(dev, err)) != KVCSA_OK)
+        return st;
+    if (!dev->recording)
+        way == KVI_COPY_IN ? COUNT(copies_in) : way == KVI_COPY_OUT ? COUNT(copies_out) : COUNT(copies);
     j = job_new(JOB_BYTES);
     j->to = to;
     j->from = from;
@@ -346,10 +406,16 @@ static kvcsa_status mem_copy(kvi_device *dev, void *to, const void *from, size_t
 
 static kvcsa_status fill_bytes(kvi_device *dev, void *ptr, int byte, size_t size, kvcsa_error *err)
 {
-    job *j = job_new(JOB_FILL);
+    kvcsa_status st;
+    job         *j;
 
     if (!apart_holds(&dev->memory, ptr, size, KVI_MEMORY_DEVICE))
         apart_die("fill of %zu bytes at %p, which are not the device's", size, ptr);
+    if ((st = enter_graph(dev, err)) != KVCSA_OK)
+        return st;
+    if (!dev->recording)
+        COUNT(copies);
+    j = job_new(JOB_FILL);
     j->to = ptr;
     j->byte = byte;
     j->size = size;
@@ -369,6 +435,7 @@ static kvcsa_status sync_device(kvi_device *dev, kvcsa_error *err)
 
     if (dev->recording)
         apart_die("wait while a graph is recorded");
+    COUNT(syncs);
     if (st == KVCSA_OK && (st = run_queue(dev, err)) == KVCSA_OK)
         arrivals_clear(dev, 1);
     return leave(dev, st);
@@ -385,6 +452,8 @@ static kvcsa_status graph_begin(kvi_device *dev, kvcsa_error *err)
     if (dev->recording)
         apart_die("a graph is being recorded already");
     dev->recording = apart_get(sizeof *dev->recording);
+    dev->recording->st = KVCSA_OK;
+    dev->recorder = pthread_self();
     jobs_init(&dev->recording->jobs);
     return leave(dev, KVCSA_OK);
 }
@@ -397,17 +466,22 @@ static void graph_destroy(kvi_graph *graph)
 
 static kvcsa_status graph_end(kvi_device *dev, kvi_graph **out, kvcsa_error *err)
 {
-    const kvcsa_status st = enter(dev, 0, err);
-    kvi_graph         *graph = dev->recording;
+    kvcsa_status st = enter(dev, 0, err);
+    kvi_graph   *graph = dev->recording;
 
     *out = NULL;
-    dev->recording = NULL;
     if (!graph && st == KVCSA_OK)
         apart_die("no graph is being recorded");
-    if (st == KVCSA_OK)
+    dev->recording = NULL;
+    pthread_cond_broadcast(&dev->ended);
+    if (st == KVCSA_OK && (st = graph->st) != KVCSA_OK)
+        (void)kvi_fail(err, st, "a call failed while the graph was recorded");
+    if (st == KVCSA_OK) {
+        COUNT(graphs);
         *out = graph;
-    else if (graph)
+    } else if (graph) {
         graph_destroy(graph);
+    }
     return leave(dev, st);
 }
 
@@ -416,8 +490,11 @@ static kvcsa_status graph_run(kvi_device *dev, kvi_graph *graph, kvcsa_error *er
     const kvcsa_status st = enter(dev, 1, err);
     job               *j;
 
+    if (dev->recording)
+        apart_die("a graph is run while another is recorded");
     if (st != KVCSA_OK)
         return leave(dev, st);
+    COUNT(graph_runs);
     j = job_new(JOB_GRAPH);
     j->graph = graph;
     return leave(dev, enqueue(dev, j, err));
@@ -427,7 +504,7 @@ static void graph_free(kvi_device *dev, kvi_graph *graph)
 {
     if (!graph)
         return;
-    pthread_mutex_lock(&dev->mutex);
+    lock_device(dev);
     (void)run_queue(dev, NULL);
     graph_destroy(graph);
     pthread_mutex_unlock(&dev->mutex);
@@ -450,6 +527,7 @@ static void device_close(kvi_device *dev)
     arrivals_clear(dev, 0);
     apart_close(&dev->memory);
     dev->cpu->device_close(dev->inner);
+    pthread_cond_destroy(&dev->ended);
     pthread_mutex_destroy(&dev->mutex);
     free(dev);
 }
@@ -467,7 +545,8 @@ static kvcsa_status device_open(const kvi_device_params *p, kvi_device **out, kv
     *dev = (kvi_device){.cpu = kvi_cpu_backend(p->cpu_flags),
                         .memory = {.limit = number_of("APART_BYTES", UINT64_C(1) << 30)},
                         .fail_after = number_of("APART_FAIL_AFTER", 0),
-                        .fail_late = number_of("APART_FAIL_LATE", 0) != 0};
+                        .fail_late = number_of("APART_FAIL_LATE", 0) != 0,
+                        .fail_record = number_of("APART_FAIL_RECORD", 0)};
     jobs_init(&dev->queue);
     arrivals_clear(dev, 0);
     inner.allocator = NULL; /* a device does not work in the host's memory */
@@ -476,6 +555,7 @@ static kvcsa_status device_open(const kvi_device_params *p, kvi_device **out, kv
         return st;
     }
     pthread_mutex_init(&dev->mutex, NULL);
+    pthread_cond_init(&dev->ended, NULL);
     *out = dev;
     return KVCSA_OK;
 }
@@ -489,7 +569,7 @@ static int32_t score(const kvi_host_ops *host, char *why, size_t why_size)
 
 static void describe(kvi_device *dev, kvi_device_info *out)
 {
-    pthread_mutex_lock(&dev->mutex);
+    lock_device(dev);
     *out = (kvi_device_info){.name = "apart",
                              .kernels = "the CPU's",
                              .memory = dev->memory.limit,
@@ -498,9 +578,9 @@ static void describe(kvi_device *dev, kvi_device_info *out)
     pthread_mutex_unlock(&dev->mutex);
 }
 
-static kvi_backend_ops table = {
+static apart_table table = {.ops = {
     .abi = KVI_BACKEND_ABI,
-    .struct_size = sizeof table,
+    .struct_size = sizeof(kvi_backend_ops),
     .name = "apart",
     .device_open = device_open,
     .device_close = device_close,
@@ -516,14 +596,14 @@ static kvi_backend_ops table = {
     .graph_end = graph_end,
     .graph_run = graph_run,
     .graph_free = graph_free,
-};
+}};
 
 static void finish_table(void)
 {
     const kvi_backend_ops *cpu = kvi_cpu_backend(kvi_cpu_flags(0));
 
-    table.numerics = cpu->numerics;
-    table.features = cpu->features;
+    table.ops.numerics = cpu->numerics;
+    table.ops.features = cpu->features;
 }
 
 __attribute__((visibility("default"))) const kvi_backend_ops *kvcsa_backend_query(uint32_t abi);
@@ -532,5 +612,5 @@ const kvi_backend_ops                                        *kvcsa_backend_quer
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     pthread_once(&once, finish_table);
-    return abi == KVI_BACKEND_ABI ? &table : NULL;
+    return abi == KVI_BACKEND_ABI ? &table.ops : NULL;
 }

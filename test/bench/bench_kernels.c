@@ -411,7 +411,7 @@ static void bench_dequant(kernel_bench *b)
         scale[i] = (uint8_t)prng_range(&r, 120, 128);
     for (size_t i = 0; i < DEQUANT_ROWS; i++)
         c.ids[i] = prng_below(&r, DEQUANT_ROWS);
-    c.table = (kvi_matrix){data, scale, KVI_W_FP4, DEQUANT_ROWS, KERNEL_WIDTH};
+    c.table = (kvi_matrix){data, scale, KVI_W_FP4, DEQUANT_ROWS, KERNEL_WIDTH, 0};
     c.ours = bench_alloc(n_out);
     c.plain = bench_alloc(n_out);
     kernel_faster(row, "plain C", 0, 0);

@@ -65,7 +65,7 @@ static void product(thread_case *c, kvi_device *dev)
 {
     const size_t      n = (size_t)W_ROWS * W_COLS;
     const uint8_t    *data = c->weights + c->turn++ % SETS * (n + n / 1024);
-    const kvi_matrix  w = {data, data + n, KVI_W_FP8, W_ROWS, W_COLS};
+    const kvi_matrix  w = {data, data + n, KVI_W_FP8, W_ROWS, W_COLS, 0};
     kvi_linear_params p = {.w = &w, .n_out = W_ROWS, .x = c->x, .y = c->y, .x_stride = W_COLS, .y_stride = W_ROWS, .n_rows = c->n_rows};
     kvcsa_error       err;
 

@@ -49,7 +49,7 @@ static kvi_matrix matrix_of(const matrix_case *c, size_t set)
 {
     const uint8_t *data = c->weights + set % c->n_sets * c->set_bytes;
 
-    return (kvi_matrix){data, data + (size_t)(c->kind->data_bytes * (double)WEIGHTS), c->kind->kind, ROWS, COLS};
+    return (kvi_matrix){data, data + (size_t)(c->kind->data_bytes * (double)WEIGHTS), c->kind->kind, ROWS, COLS, 0};
 }
 
 static void linear(const matrix_case *c, const kvi_backend_ops *ops, kvi_device *dev, size_t set, uint32_t row0, uint32_t n_out,

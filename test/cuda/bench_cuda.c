@@ -79,6 +79,29 @@ static float *floats(size_t n)
     return p;
 }
 
+/* Random bytes, all 256 of them: codes of FP4, which has no NaN. Made on the device where it can. */
+static uint8_t *fp4_bytes(size_t n)
+{
+    static uint64_t made; /* words */
+    const size_t    n_words = (n + 3) / 4;
+    uint32_t       *p = room(4 * n_words), *host;
+    kvcsa_error     err = {0};
+
+    if (ops->mem_random) {
+        must(ops->mem_random(dev, p, n_words, 41, made, &err), &err);
+        made += n_words;
+        return (uint8_t *)p;
+    }
+    if (!(host = malloc(4 * n_words)))
+        exit(1);
+    for (size_t i = 0; i < n_words; i++)
+        host[i] = prng();
+    must(ops->mem_copy(dev, p, host, 4 * n_words, KVI_COPY_IN, &err), &err);
+    must(ops->sync(dev, &err), &err);
+    free(host);
+    return (uint8_t *)p;
+}
+
 /* Random bytes without the codes of NaN: the highest bit of each is 0 and no scale is extreme. */
 static uint8_t *cache_bytes(size_t n)
 {
@@ -167,6 +190,35 @@ static void bench_copy(void)
     report("copy", "1 GiB inside of the device", s, 2.0 * (double)size, 0);
 }
 
+/* ---- random words ---- */
+
+static kvcsa_status random_step(const void *job, size_t turn, kvcsa_error *err)
+{
+    const copy_job *c = job;
+
+    return ops->mem_random(dev, c->to, c->size / 4, 1, turn, err);
+}
+
+/* Those of a graph come from the plug-in's own kernel, those of one call from cuRAND where it is there. */
+static void bench_random(void)
+{
+    const size_t   size = tiny ? 4096 : (size_t)1 << 30;
+    const copy_job c = {NULL, room(size), size};
+    kvcsa_error    err = {0};
+    double         begin = 0;
+
+    if (!ops->mem_random)
+        return;
+    report("random words", "1 GiB, own kernel", measure(random_step, &c), (double)size, 0);
+    for (int i = 0; i < 2; i++) { /* the first opens the library */
+        must(ops->sync(dev, &err), &err);
+        begin = seconds();
+        must(random_step(&c, 0, &err), &err);
+        must(ops->sync(dev, &err), &err);
+    }
+    report("random words", "1 GiB, one call", seconds() - begin, (double)size, 0);
+}
+
 /* ---- cache blocks of one owner, ratio 1 ---- */
 
 typedef struct cache {
@@ -175,8 +227,27 @@ typedef struct cache {
     size_t         n_blocks;
 } cache;
 
+/* Scales lie among random codes: 32 bytes at each of n places that are `step` apart, the first `off` behind `base`. */
+static void put_scales(uint8_t *base, size_t off, size_t step, size_t n)
+{
+    enum { BYTES = 32, PALETTE = 4096 };
+    const uint8_t *palette = cache_bytes((size_t)BYTES * PALETTE);
+    kvi_copy_job  *jobs = malloc(n * sizeof *jobs);
+    kvcsa_error    err = {0};
+
+    if (!jobs)
+        exit(1);
+    for (size_t i = 0; i < n; i++)
+        jobs[i] = (kvi_copy_job){palette + (size_t)BYTES * (prng() % PALETTE), base + off + i * step, BYTES};
+    const kvi_copy_params p = {.jobs = placed(jobs, n * sizeof *jobs), .n_jobs = n, .max_bytes = BYTES};
+
+    must(ops->copy(dev, &p, &err), &err);
+    free(jobs);
+}
+
 static void cache_make(cache *c, size_t n_entries)
 {
+    enum { GROUP = 8 }; /* rows of the index part: values, then scales */
     const kvi_kv_owner o = {.layer = 0,
                             .ratio = 1,
                             .rows_per_block = BLOCK_TOKENS,
@@ -186,13 +257,15 @@ static void cache_make(cache *c, size_t n_entries)
                             .index_width = INDEX_WIDTH,
                             .index_value_bytes = INDEX_WIDTH / 2,
                             .index_row_bytes = INDEX_WIDTH / 2 + INDEX_WIDTH / 32};
-    const size_t       n = (n_entries + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    const size_t       n = (n_entries + BLOCK_TOKENS - 1) / BLOCK_TOKENS, n_rows = n * BLOCK_TOKENS;
     const size_t       index_bytes = BLOCK_TOKENS * o.index_row_bytes, main_bytes = BLOCK_TOKENS * o.main_row_bytes;
-    uint8_t           *index = cache_bytes(n * index_bytes), *main_part = cache_bytes(n * main_bytes);
+    uint8_t           *index = fp4_bytes(n * index_bytes), *main_part = fp4_bytes(n * main_bytes);
     uint8_t          **table = malloc(2 * n * sizeof *table);
 
     if (!table)
         exit(1);
+    put_scales(index, (size_t)GROUP * o.index_value_bytes, (size_t)GROUP * o.index_row_bytes, n_rows / GROUP);
+    put_scales(main_part, WIDTH / 2, o.main_row_bytes, n_rows);
     for (size_t i = 0; i < n; i++) {
         table[i] = index + i * index_bytes;
         table[n + i] = main_part + i * main_bytes;
@@ -358,9 +431,14 @@ static void bench_linear(uint32_t kind, size_t n_rows, uint32_t n, const char *s
     const size_t scales = kind == KVI_W_FP4 ? (size_t)n * n / 32 : (size_t)n * n / 1024;
     linear_job   j;
     float       *x = floats(n_rows * n), *y = room(n_rows * n * sizeof *y);
+    kvcsa_error  err = {0};
 
-    for (size_t i = 0; i < 8; i++) {
-        j.w[i] = (kvi_matrix){cache_bytes(bytes), cache_bytes(scales), kind, n, n};
+    for (size_t i = 0; i < 8; i++) { /* FP8: eight times the same numbers */
+        uint8_t *data = kind == KVI_W_FP4 ? fp4_bytes(bytes) : i == 0 ? cache_bytes(bytes) : room(bytes);
+
+        if (kind != KVI_W_FP4 && i > 0)
+            must(ops->mem_copy(dev, data, j.w[0].data, bytes, KVI_COPY_WITHIN, &err), &err);
+        j.w[i] = (kvi_matrix){.data = data, .scale = cache_bytes(scales), .kind = kind, .rows = n, .cols = n};
         j.p[i] = (kvi_linear_params){.w = &j.w[i], .n_out = n, .x = x, .y = y, .x_stride = n, .y_stride = n, .n_rows = n_rows};
     }
     const double s = measure(linear_step, &j);
@@ -398,6 +476,7 @@ int main(int argc, char **argv)
     ops->describe(dev, &info);
     printf("%s, %s, %.1f GiB\n", info.name, info.kernels, (double)info.memory / (1 << 30));
     bench_copy();
+    bench_random();
     if (tiny) {
         bench_score(300, 2, NULL, 0, "300 keys", 0);
         bench_pool(512, "512 keys");

@@ -430,17 +430,17 @@ void bulk_copy(void *to, const void *from, unsigned bytes, uint64_t *bar)
 
 void mbar_wait(uint64_t *bar, unsigned parity, site at)
 {
-    std::vector<bulk> rest;
+    for (size_t i = 0; i < m.bulks.size();) { /* nothing on the stack: a fiber may be given up while it waits */
+        const bulk b = m.bulks[i];
 
-    for (const bulk &b : m.bulks) {
         if (b.bar != bar) {
-            rest.push_back(b);
+            i++;
             continue;
         }
+        m.bulks.erase(m.bulks.begin() + static_cast<std::ptrdiff_t>(i));
         do_copy(b.what);
         mbar_change(bar, 0, -static_cast<int64_t>(b.what.bytes));
     }
-    m.bulks = rest;
     wait_until(phase_done, bar, parity, at);
 }
 

@@ -1,5 +1,6 @@
 #include "emulate_runtime.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <map>
@@ -9,11 +10,13 @@
 
 struct emulate_graph {
     std::vector<std::function<cudaError_t()>> steps;
+    void                                     *room; /* that it takes on the device */
 };
 
 struct emulate_stream {
-    std::deque<std::function<cudaError_t()>> waiting;  /* for somebody to wait for them */
-    std::unique_ptr<emulate_graph>           recorded; /* while it is captured */
+    std::deque<std::function<cudaError_t()>>  waiting;  /* for somebody to wait for them */
+    std::vector<std::function<cudaError_t()>> recorded; /* while it is captured */
+    bool                                      captured = false, spoilt = false;
 };
 
 namespace {
@@ -29,11 +32,30 @@ long                    fail_at = -1;
 int                     arch = 80;
 thread_local int        current;
 thread_local cudaError_t last;
+thread_local std::vector<cudaStream_t> captures; /* that the thread has begun */
+
+/* What a call returns stays for cudaGetLastError if it is an error. */
+cudaError_t told(cudaError_t code)
+{
+    if (code != cudaSuccess)
+        last = code;
+    return code;
+}
+
+/* A call that a capturing thread must not make. */
+bool refused()
+{
+    for (cudaStream_t s : captures)
+        s->spoilt = true;
+    return !captures.empty();
+}
 
 cudaError_t enqueue(cudaStream_t s, std::function<cudaError_t()> step)
 {
-    if (s->recorded)
-        s->recorded->steps.push_back(std::move(step));
+    if (s->spoilt)
+        return told(cudaErrorStreamCaptureInvalidated);
+    if (s->captured)
+        s->recorded.push_back(std::move(step));
     else
         s->waiting.push_back(std::move(step));
     return cudaSuccess;
@@ -57,10 +79,10 @@ cudaError_t allocate(void **out, size_t size, bool pinned)
 
     *out = nullptr;
     if ((fail_at >= 0 && fail_at-- == 0) || size > limit - outstanding)
-        return cudaErrorMemoryAllocation;
+        return told(cudaErrorMemoryAllocation);
     /* aligned as a device does it, and no byte longer than asked for, so that AddressSanitizer sees the end */
     if (posix_memalign(out, 256, size ? size : 1))
-        return cudaErrorMemoryAllocation;
+        return told(cudaErrorMemoryAllocation);
     std::memset(*out, 0xff, size);
     pieces[*out] = {size, pinned};
     outstanding += size;
@@ -75,7 +97,7 @@ cudaError_t release(void *p)
         return cudaSuccess;
     const auto found = pieces.find(p);
     if (found == pieces.end())
-        return cudaErrorInvalidValue;
+        return told(cudaErrorInvalidValue);
     outstanding -= found->second.size;
     pieces.erase(found);
     std::free(p);
@@ -91,6 +113,9 @@ const char *cudaGetErrorString(cudaError_t code)
     case cudaErrorMemoryAllocation: return "out of memory";
     case cudaErrorNoDevice: return "no device";
     case cudaErrorLaunchFailure: return kvi_emu_fault();
+    case cudaErrorStreamCaptureUnsupported: return "not while a stream is captured";
+    case cudaErrorStreamCaptureInvalidated: return "the capture was spoilt";
+    case cudaErrorStreamCaptureWrongThread: return "the capture is another thread's";
     default: return "emulated error";
     }
 }
@@ -106,7 +131,7 @@ cudaError_t cudaGetLastError(void)
 cudaError_t cudaGetDeviceCount(int *n)
 {
     *n = arch ? 1 : 0;
-    return arch ? cudaSuccess : cudaErrorNoDevice;
+    return told(arch ? cudaSuccess : cudaErrorNoDevice);
 }
 
 cudaError_t cudaGetDevice(int *ordinal)
@@ -124,7 +149,7 @@ cudaError_t cudaSetDevice(int ordinal)
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int ordinal)
 {
     if (ordinal != 0)
-        return cudaErrorInvalidValue;
+        return told(cudaErrorInvalidValue);
     *out = cudaDeviceProp();
     std::strcpy(out->name, "emulated");
     out->totalGlobalMem = limit;
@@ -144,16 +169,22 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
     return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void **out, size_t size) { return allocate(out, size, false); }
-cudaError_t cudaMallocHost(void **out, size_t size) { return allocate(out, size, true); }
-cudaError_t cudaFree(void *p) { return release(p); }
-cudaError_t cudaFreeHost(void *p) { return release(p); }
+cudaError_t cudaMalloc(void **out, size_t size)
+{
+    return refused() ? told(cudaErrorStreamCaptureUnsupported) : allocate(out, size, false);
+}
+cudaError_t cudaMallocHost(void **out, size_t size)
+{
+    return refused() ? told(cudaErrorStreamCaptureUnsupported) : allocate(out, size, true);
+}
+cudaError_t cudaFree(void *p) { return p && refused() ? told(cudaErrorStreamCaptureUnsupported) : release(p); }
+cudaError_t cudaFreeHost(void *p) { return cudaFree(p); }
 
 /* What is copied in is taken at once, but for pinned memory and what a graph will copy. What is copied out is garbage until somebody
  * has waited. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyKind way, cudaStream_t s)
 {
-    if (way == cudaMemcpyHostToDevice && !s->recorded && !is_pinned(from)) {
+    if (way == cudaMemcpyHostToDevice && !s->captured && !is_pinned(from)) {
         const char *bytes = static_cast<const char *>(from);
         const auto  taken = std::make_shared<std::vector<char>>(bytes, bytes + size);
 
@@ -162,7 +193,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, cudaMemcpyK
             return static_cast<cudaError_t>(cudaSuccess);
         });
     }
-    if (way == cudaMemcpyDeviceToHost && !s->recorded)
+    if (way == cudaMemcpyDeviceToHost && !s->captured)
         std::memset(to, 0xa5, size);
     return enqueue(s, [=] {
         std::memmove(to, from, size);
@@ -197,57 +228,81 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     cudaError_t code = cudaSuccess;
 
-    if (s->recorded)
-        return cudaErrorStreamCaptureUnsupported;
+    if (s->captured) {
+        s->spoilt = true;
+        return told(cudaErrorStreamCaptureUnsupported);
+    }
     while (!s->waiting.empty() && code == cudaSuccess) {
         code = s->waiting.front()();
         s->waiting.pop_front();
     }
     s->waiting.clear();
-    return code;
+    return told(code);
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode)
 {
-    if (s->recorded)
-        return cudaErrorStreamCaptureUnsupported;
-    s->recorded.reset(new emulate_graph());
+    if (s->captured)
+        return told(cudaErrorStreamCaptureUnsupported);
+    s->captured = true;
+    captures.push_back(s);
+    return cudaSuccess;
+}
+
+static cudaError_t new_graph(const std::vector<std::function<cudaError_t()>> &steps, emulate_graph **out)
+{
+    void             *room = nullptr;
+    const cudaError_t code = allocate(&room, 64 * (1 + steps.size()), false);
+
+    *out = code == cudaSuccess ? new emulate_graph{steps, room} : nullptr;
+    return code;
+}
+
+static cudaError_t drop_graph(emulate_graph *graph)
+{
+    if (!graph)
+        return told(cudaErrorInvalidValue);
+    (void)release(graph->room);
+    delete graph;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out)
 {
-    *out = s->recorded.release();
-    return *out ? cudaSuccess : cudaErrorInvalidValue;
+    const auto found = std::find(captures.begin(), captures.end(), s);
+    const bool spoilt = s->spoilt;
+    std::vector<std::function<cudaError_t()>> steps;
+
+    *out = nullptr;
+    if (!s->captured)
+        return told(cudaErrorInvalidValue);
+    if (found == captures.end()) {
+        s->spoilt = true;
+        return told(cudaErrorStreamCaptureWrongThread);
+    }
+    captures.erase(found);
+    s->captured = s->spoilt = false;
+    steps.swap(s->recorded);
+    return spoilt ? told(cudaErrorStreamCaptureInvalidated) : new_graph(steps, out);
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
 {
-    *out = new emulate_graph(*graph);
-    return cudaSuccess;
+    return new_graph(graph->steps, out);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s)
 {
-    for (const auto &step : graph->steps) {
-        const cudaError_t code = enqueue(s, step);
-        if (code != cudaSuccess)
-            return code;
+    if (s->captured) {
+        s->spoilt = true;
+        return told(cudaErrorStreamCaptureUnsupported);
     }
+    s->waiting.insert(s->waiting.end(), graph->steps.begin(), graph->steps.end());
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
-    delete graph;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
-{
-    delete graph;
-    return cudaSuccess;
-}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return drop_graph(graph); }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return drop_graph(graph); }
 
 cudaError_t emulate_launch(cudaStream_t s, const char *name, dim3 grid, dim3 block, size_t shared,
                            const std::function<void()> &body)

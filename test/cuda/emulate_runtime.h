@@ -1,6 +1,8 @@
 /* The part of the CUDA runtime that cuda/ uses, on the host: memory is malloc's. A stream runs what it is given when
- * somebody waits for it and not before, so that a missing wait is seen, or records it while it is captured. Calls can be made to
- * fail (kvi_emu_fail_alloc). */
+ * somebody waits for it and not before, so that a missing wait is seen, or records it while it is captured, whichever thread
+ * gives it. A capture is its thread's (the thread-local mode of CUDA): what that thread allocates, frees or waits for meanwhile is
+ * refused and spoils it; other threads may allocate and free. Graphs are device memory too, so that one that is never freed is outstanding.
+ * Calls can be made to fail (kvi_emu_fail_alloc). */
 #ifndef KVI_EMULATE_RUNTIME_H
 #define KVI_EMULATE_RUNTIME_H
 
@@ -15,7 +17,9 @@ enum : int {
     cudaErrorMemoryAllocation = 2,
     cudaErrorNoDevice = 100,
     cudaErrorLaunchFailure = 719,
-    cudaErrorStreamCaptureUnsupported = 900
+    cudaErrorStreamCaptureUnsupported = 900,
+    cudaErrorStreamCaptureInvalidated = 901,
+    cudaErrorStreamCaptureWrongThread = 908
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };

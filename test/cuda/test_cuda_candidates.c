@@ -39,6 +39,8 @@ static void run(const void *arg, void *out)
 
     if (p.scores)
         p.scores = to_device_at(p.scores, p.n_rows * p.scores_stride * sizeof *p.scores, j->off * sizeof *p.scores);
+    if (p.block_max)
+        p.block_max = to_device_at(p.block_max, p.n_rows * p.max_stride * sizeof *p.block_max, j->off * sizeof *p.block_max);
     p.n_visible = to_device(p.n_visible, p.n_rows * sizeof *p.n_visible);
     p.blocks = to_device(NULL, j->n_blocks * sizeof *p.blocks);
     p.n_blocks = to_device(NULL, p.n_rows * sizeof *p.n_blocks);
@@ -48,6 +50,66 @@ static void run(const void *arg, void *out)
     device_free_all();
 }
 
+static void compare(const job *j, const int32_t *want, size_t pattern, const char *how)
+{
+    const kvi_candidates_params *p = &j->p;
+    const size_t                 n = j->n_blocks + p->n_rows;
+    int32_t                     *got = calloc(n + 1, sizeof *got);
+
+    assert_non_null(got);
+    gpu_run(run, j, got, n * sizeof *got);
+    for (size_t i = 0; i < n; i++)
+        if (got[i] != want[i])
+            fail_msg("%s: stride %zu, blocks of %u, keep %u, all %llu, pattern %zu, %zu rows: element %zu of %zu is %d, not %d",
+                     how, p->scores_stride, p->block_entries, p->n_keep, (unsigned long long)p->all, pattern, p->n_rows, i,
+                     j->n_blocks, (int)got[i], (int)want[i]);
+    free(got);
+}
+
+/* What index_score writes beside the scores; behind a row's newest block anything. */
+static float *maxima_of(const kvi_candidates_params *p)
+{
+    float *max = malloc((p->n_rows * p->max_stride + 1) * sizeof *max);
+
+    assert_non_null(max);
+    for (size_t i = 0; i < p->n_rows * p->max_stride; i++)
+        max[i] = INFINITY;
+    for (size_t row = 0; row < p->n_rows; row++)
+        for (size_t i = 0; i < p->n_visible[row] && i < p->scores_stride; i++) {
+            const float x = p->scores[row * p->scores_stride + i];
+            float      *most = &max[row * p->max_stride + i / p->block_entries];
+
+            if (i % p->block_entries == 0)
+                *most = -INFINITY;
+            *most = x > *most ? x : *most;
+        }
+    return max;
+}
+
+/* Rows that see at most `all` take their first blocks; what they look like does not matter. */
+static void take_all(job *j, float *scores, float *max, int32_t *want, uint64_t all)
+{
+    const kvi_candidates_params *p = &j->p;
+    const size_t                 stride = p->blocks_stride ? p->blocks_stride : p->n_keep;
+
+    for (size_t row = 0; row < p->n_rows; row++) {
+        const size_t blocks = (size_t)(p->n_visible[row] + p->block_entries - 1) / p->block_entries;
+        const size_t n = blocks < p->n_keep ? blocks : p->n_keep;
+
+        if (p->n_visible[row] > all)
+            continue;
+        for (size_t i = 0; i < stride; i++)
+            want[row * stride + i] = i < n ? (int32_t)i : -1;
+        want[j->n_blocks + row] = (int32_t)n;
+        for (size_t i = 0; scores && i < p->scores_stride; i++)
+            scores[row * p->scores_stride + i] = NAN;
+        for (size_t i = 0; max && i < p->max_stride; i++)
+            max[row * p->max_stride + i] = NAN;
+    }
+    j->p.all = all;
+}
+
+/* From scores, from their maxima, and both again where some rows, and at last all, take everything. */
 static void check(size_t n_rows, size_t stride, const uint64_t *n_visible, uint32_t be, uint32_t n_keep, size_t more,
                   size_t pattern, size_t off)
 {
@@ -56,9 +118,11 @@ static void check(size_t n_rows, size_t stride, const uint64_t *n_visible, uint3
                   .off = off,
                   .n_blocks = n_rows * (n_keep + more)};
     float   *scores = calloc(n_rows * stride + 1, sizeof *scores);
-    int32_t *want = calloc(j.n_blocks + n_rows + 1, sizeof *want), *got = calloc(j.n_blocks + n_rows + 1, sizeof *got);
+    float   *max;
+    int32_t *want = calloc(j.n_blocks + n_rows + 1, sizeof *want);
+    job      by_maxima;
 
-    assert_true(scores && want && got);
+    assert_true(scores && want);
     for (size_t row = 0; row < n_rows; row++)
         for (size_t i = 0; i < stride; i++) /* what is behind the row must not be seen */
             scores[row * stride + i] = i < n_visible[row] ? score((pattern + row) % N_PATTERNS, i) : INFINITY;
@@ -66,14 +130,25 @@ static void check(size_t n_rows, size_t stride, const uint64_t *n_visible, uint3
     j.p.blocks = want;
     j.p.n_blocks = (uint32_t *)(want + j.n_blocks);
     CPU(candidates, &j.p);
-    gpu_run(run, &j, got, (j.n_blocks + n_rows) * sizeof *got);
-    for (size_t i = 0; i < j.n_blocks + n_rows; i++)
-        if (got[i] != want[i])
-            fail_msg("stride %zu, blocks of %u, keep %u, pattern %zu, %zu rows: element %zu of %zu is %d, not %d", stride, be,
-                     n_keep, pattern, n_rows, i, j.n_blocks, (int)got[i], (int)want[i]);
+    compare(&j, want, pattern, "scores");
+    by_maxima = j;
+    by_maxima.p.max_stride = (stride + be - 1) / be + more;
+    by_maxima.p.block_max = max = maxima_of(&by_maxima.p);
+    if (more)
+        by_maxima.p.scores = NULL;
+    compare(&by_maxima, want, pattern, "maxima");
+    for (int t = 0; t < 2; t++) {
+        const uint64_t all = t ? UINT64_MAX : (uint64_t)stride / 2 + 1;
+
+        take_all(&j, scores, NULL, want, all);
+        take_all(&by_maxima, NULL, max, want, all);
+        compare(t ? &by_maxima : &j, want, pattern, "all");
+        if (pattern % 2)
+            compare(t ? &j : &by_maxima, want, pattern, "all of the other");
+    }
     free(scores);
+    free(max);
     free(want);
-    free(got);
 }
 
 static void test_candidates_equal_cpu(void **state)
@@ -112,6 +187,8 @@ static void test_candidates_of_equals(void **state)
         CPU(candidates, &j.p);
         gpu_run(run, &j, got, (j.n_blocks + n_rows) * sizeof *got);
         assert_memory_equal(got, want, (j.n_blocks + n_rows) * sizeof *got);
+        take_all(&j, NULL, NULL, want, 1 + i * 100);
+        compare(&j, want, 0, "all are equal");
         free(want);
         free(got);
     }
@@ -151,6 +228,11 @@ static void test_candidates_refuses(void **state)
     kvcsa_error           err = {0};
 
     (void)state;
+    assert_int_equal(gpu_ops->candidates(gpu, &p, &err), KVCSA_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "2147483647"));
+    p.block_max = &none;
+    p.max_stride = (size_t)1 << 31;
+    err = (kvcsa_error){0};
     assert_int_equal(gpu_ops->candidates(gpu, &p, &err), KVCSA_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "2147483647"));
 }

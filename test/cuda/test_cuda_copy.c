@@ -109,6 +109,7 @@ static void test_copies_refused(void **state)
 
 typedef struct tally_case {
     kvi_tally_params p; /* of the host; counts are what they begin with */
+    size_t           n_counts;
 } tally_case;
 
 static void run_tally(const void *arg, void *out)
@@ -119,15 +120,15 @@ static void run_tally(const void *arg, void *out)
     p.items = to_device(p.items, p.n_rows * p.stride * sizeof *p.items);
     if (p.n_visible)
         p.n_visible = to_device(p.n_visible, p.n_rows * sizeof *p.n_visible);
-    p.counts = to_device(p.counts, 3 * sizeof *p.counts);
+    p.counts = to_device(p.counts, c->n_counts * sizeof *p.counts);
     GPU(tally, &p);
-    from_device(out, p.counts, 3 * sizeof *p.counts);
+    from_device(out, p.counts, c->n_counts * sizeof *p.counts);
     device_free_all();
 }
 
 static void check_tally(const kvi_tally_params *p)
 {
-    tally_case       c = {*p};
+    tally_case       c = {*p, 3};
     uint64_t         begin[3] = {5, (uint64_t)1 << 40, 7}, want[3], got[3];
     kvi_tally_params cpu_params = *p;
 
@@ -201,6 +202,10 @@ static void test_tallies_of_nothing(void **state)
     check_tally(&p);
     p.rows_per_block = 0;
     assert_int_equal(gpu_ops->tally(gpu, &p, &err), KVCSA_ERR_ARG);
+    p.rows_per_block = 64;
+    p.n_visible = NULL;
+    p.all = 1;
+    assert_int_equal(gpu_ops->tally(gpu, &p, &err), KVCSA_ERR_ARG);
 }
 
 /* Entries behind 2^32. */
@@ -218,6 +223,51 @@ static void test_tallies_of_far_items(void **state)
     check_tally(&p);
 }
 
+/* Counts of every few rows, and rows that do not count, beside a call of the old kind for each row that does. */
+static void test_tallies_of_timelines(void **state)
+{
+    (void)state;
+    prng_seed(5);
+    for (size_t t = 0; t < 24; t++) {
+        const size_t     each = t % 4 == 3 ? 0 : t % 4 == 1 ? 6 : 1 + t % 3, n_rows = 1 + t * 3 % 25, gap = 3 + t % 3;
+        const size_t     n_items = 1 + prng() % 70, n_counts = ((each ? (n_rows - 1) / each : 0) + 1) * gap;
+        const uint64_t   all = t % 5 == 0 ? 0 : t % 5 == 4 ? UINT64_MAX : 60;
+        int32_t         *items = calloc(n_rows * n_items, sizeof *items);
+        uint64_t        *visible = calloc(n_rows, sizeof *visible), *begin = calloc(n_counts, sizeof *begin);
+        uint64_t        *want = calloc(n_counts, sizeof *want), *got = calloc(n_counts, sizeof *got);
+        tally_case       c = {.p = {.items = items, .n_visible = visible, .counts = begin, .stride = n_items, .n_rows = n_rows,
+                                    .n_items = (uint32_t)n_items, .each = 1 + prng() % 9,
+                                    .rows_per_block = 1 + prng() % 40, .all = all, .rows_each = each, .counts_stride = gap},
+                              .n_counts = n_counts};
+
+        assert_true(items && visible && begin && want && got);
+        for (size_t i = 0; i < n_counts; i++)
+            begin[i] = want[i] = prng();
+        for (size_t row = 0; row < n_rows; row++) {
+            kvi_tally_params one = c.p;
+            uint32_t         at = 0;
+
+            for (size_t i = 0; i < n_items; i++, at += 1 + prng() % 4)
+                items[row * n_items + i] = prng() % 50 == 0 ? -1 : (int32_t)at;
+            visible[row] = prng() % 4 == 0 ? prng() % 2 * 60 : prng() % (at * c.p.each + 2);
+            one.items = items + row * n_items;
+            one.n_visible = visible + row;
+            one.counts = want + (each ? row / each : 0) * gap;
+            one.n_rows = 1;
+            one.all = one.rows_each = one.counts_stride = 0;
+            if (all == 0 || visible[row] > all)
+                CPU(tally, &one);
+        }
+        gpu_run(run_tally, &c, got, n_counts * sizeof *got);
+        assert_memory_equal(got, want, n_counts * sizeof *got);
+        free(items);
+        free(visible);
+        free(begin);
+        free(want);
+        free(got);
+    }
+}
+
 static void test_many_rows_are_counted(void **state)
 {
     (void)state;
@@ -229,7 +279,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_copies_of_every_size), cmocka_unit_test(test_many_copies),
     cmocka_unit_test(test_copies_refused),       cmocka_unit_test(test_tallies),
     cmocka_unit_test(test_tallies_of_nothing),   cmocka_unit_test(test_tallies_of_far_items),
-    cmocka_unit_test(test_many_rows_are_counted),
+    cmocka_unit_test(test_many_rows_are_counted), cmocka_unit_test(test_tallies_of_timelines),
 };
 
 CUDA_MAIN(tests)

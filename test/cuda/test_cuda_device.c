@@ -3,7 +3,11 @@
 
 #include "backend/backend_load.h"
 
+#include "format/row.h"
+
 #include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -245,46 +249,513 @@ static void test_device_without_room(void **state)
     assert_int_equal(emu.outstanding(), before);
 }
 
-/* A recorded norm runs again on what stands in its arrays then; nothing is computed or allocated while it is recorded. */
-static void test_graph(void **state)
+/* What the runtime says of a call that failed belongs to that call, and not to the next. */
+static void test_failure_is_told_once(void **state)
 {
-    enum { N = 100 };
-    float           x[N], w[N], y[N], want[N];
-    kvi_norm_params p = {.x_stride = N, .y_stride = N, .n_rows = 1, .width = N, .eps = 1e-6f};
-    kvi_norm_params c = p;
-    kvi_graph      *graph = NULL;
+    float           one = 1, y = 0;
+    kvi_norm_params p = {.x_stride = 1, .y_stride = 1, .n_rows = 1, .width = 1, .eps = 1e-6f};
     void           *none = NULL;
-    kvcsa_error     err = {0};
+    kvcsa_error     err;
 
     (void)state;
-    fill(w, N, 1.0f);
-    memset(y, 0, sizeof y);
-    p.x = to_device(x, sizeof x);
-    p.weight = to_device(w, sizeof w);
-    p.y = to_device(y, sizeof y);
+    if (!emulated)
+        skip();
+    p.x = p.weight = to_device(&one, sizeof one);
+    p.y = to_device(&y, sizeof y);
+    emu.fail_alloc(0);
+    assert_int_equal(gpu_ops->mem_alloc(gpu, 64, KVI_MEMORY_DEVICE, &none, &err), KVCSA_ERR_NOMEM);
+    GPU(norm, &p);
+    device_free_all();
+}
+
+/* ---------------------------------------------------------------- graphs */
+
+enum { WIDTH = 100 };
+
+/* A norm of one row, in device memory. */
+typedef struct row {
+    float           x[WIDTH], w[WIDTH];
+    kvi_norm_params p;
+} row;
+
+static void row_init(row *r)
+{
+    float y[WIDTH] = {0};
+
+    fill(r->x, WIDTH, 1.0f);
+    fill(r->w, WIDTH, 1.0f);
+    r->p = (kvi_norm_params){.x_stride = WIDTH, .y_stride = WIDTH, .n_rows = 1, .width = WIDTH, .eps = 1e-6f};
+    r->p.x = to_device(r->x, sizeof r->x);
+    r->p.weight = to_device(r->w, sizeof r->w);
+    r->p.y = to_device(y, sizeof y);
+}
+
+static void row_put(row *r, kvcsa_error *err)
+{
+    must(gpu_ops->mem_copy(gpu, (void *)(uintptr_t)r->p.x, r->x, sizeof r->x, KVI_COPY_IN, err), err);
+}
+
+/* Whether y is the norm of x; may run in any thread. */
+static bool is_normed(const row *r, const float *y)
+{
+    kvi_norm_params p = r->p;
+    float           want[WIDTH];
+    bool            same = true;
+
+    p.x = r->x;
+    p.weight = r->w;
+    p.y = want;
+    if (cpu_ops->norm(cpu, &p, NULL) != KVCSA_OK)
+        return false;
+    for (size_t i = 0; i < WIDTH; i++) /* as in test_cuda_norm */
+        same = same && fabs((double)y[i] - (double)want[i]) <= 26 * U * fabs((double)want[i]);
+    return same;
+}
+
+/* What is recorded runs again on what stands in its arrays then; nothing happens while it is recorded. */
+static void test_graph(void **state)
+{
+    row         r;
+    float       y[WIDTH];
+    uint8_t    *copy = to_device(NULL, sizeof y + 8);
+    kvi_graph  *graph = NULL;
+    kvcsa_error err = {0};
+
+    (void)state;
+    row_init(&r);
     assert_int_equal(gpu_ops->graph_end(gpu, &graph, &err), KVCSA_ERR_ARG);
     must(gpu_ops->graph_begin(gpu, &err), &err);
-    assert_int_equal(gpu_ops->graph_begin(gpu, &err), KVCSA_ERR_ARG);
-    GPU(norm, &p);
-    assert_int_equal(gpu_ops->mem_alloc(gpu, 8, KVI_MEMORY_DEVICE, &none, &err), KVCSA_ERR_BACKEND);
+    GPU(norm, &r.p);
+    must(gpu_ops->mem_copy(gpu, copy, r.p.y, sizeof y, KVI_COPY_WITHIN, &err), &err);
+    must(gpu_ops->mem_fill(gpu, copy + sizeof y, 7, 8, &err), &err);
+    GPU(norm, &(kvi_norm_params){.n_rows = 0}); /* nothing, which can be recorded too */
     must(gpu_ops->graph_end(gpu, &graph, &err), &err);
-    from_device(y, p.y, sizeof y);
-    for (size_t i = 0; i < N; i++)
+    from_device(y, r.p.y, sizeof y);
+    for (size_t i = 0; i < WIDTH; i++)
         assert_true(y[i] == 0);
     for (int round = 0; round < 3; round++) {
-        fill(x, N, 1.0f + (float)round);
-        must(gpu_ops->mem_copy(gpu, (void *)(uintptr_t)p.x, x, sizeof x, KVI_COPY_IN, &err), &err);
+        uint8_t got[sizeof y + 8];
+
+        fill(r.x, WIDTH, 1.0f + (float)round);
+        row_put(&r, &err);
+        must(gpu_ops->mem_fill(gpu, copy, 0, sizeof got, &err), &err);
         must(gpu_ops->graph_run(gpu, graph, &err), &err);
-        from_device(y, p.y, sizeof y);
-        c.x = x;
-        c.y = want;
-        c.weight = w;
-        CPU(norm, &c);
-        for (size_t i = 0; i < N; i++)
-            assert_within(y[i], want[i], 26 * U * fabs((double)want[i])); /* as in test_cuda_norm */
+        from_device(got, copy, sizeof got);
+        memcpy(y, got, sizeof y);
+        assert_true(is_normed(&r, y));
+        for (size_t i = 0; i < 8; i++)
+            assert_int_equal(got[sizeof y + i], 7);
     }
     gpu_ops->graph_free(gpu, graph);
     gpu_ops->graph_free(gpu, NULL);
+    device_free_all();
+}
+
+/* ---- what cannot be recorded ---- */
+
+static row       failing_row;
+static void     *to_free;
+static kvi_graph *to_run;
+
+static kvcsa_status refused_operator(kvcsa_error *err)
+{
+    kvi_norm_params p = failing_row.p;
+
+    p.flags = KVI_OP_ROUND_BF16;
+    return gpu_ops->norm(gpu, &p, err);
+}
+
+static kvcsa_status refused_begin(kvcsa_error *err) { return gpu_ops->graph_begin(gpu, err); }
+
+static kvcsa_status refused_allocation(kvcsa_error *err)
+{
+    void              *none = gpu;
+    const kvcsa_status st = gpu_ops->mem_alloc(gpu, 8, KVI_MEMORY_DEVICE, &none, err);
+
+    assert_null(none);
+    return st;
+}
+
+static kvcsa_status refused_copy_in(kvcsa_error *err)
+{
+    return gpu_ops->mem_copy(gpu, failing_row.p.y, failing_row.x, sizeof failing_row.x, KVI_COPY_IN, err);
+}
+
+static kvcsa_status refused_copy_out(kvcsa_error *err)
+{
+    return gpu_ops->mem_copy(gpu, failing_row.x, failing_row.p.y, sizeof failing_row.x, KVI_COPY_OUT, err);
+}
+
+static kvcsa_status refused_wait(kvcsa_error *err) { return gpu_ops->sync(gpu, err); }
+
+static kvcsa_status refused_graph(kvcsa_error *err) { return gpu_ops->graph_run(gpu, to_run, err); }
+
+/* These two are done, but what was recorded is lost. */
+static kvcsa_status free_memory(kvcsa_error *err)
+{
+    (void)err;
+    gpu_ops->mem_free(gpu, to_free, KVI_MEMORY_DEVICE);
+    to_free = NULL;
+    return KVCSA_ERR_BACKEND;
+}
+
+static kvcsa_status free_graph(kvcsa_error *err)
+{
+    (void)err;
+    gpu_ops->graph_free(gpu, to_run);
+    to_run = NULL;
+    return KVCSA_ERR_BACKEND;
+}
+
+static kvi_graph *record_row(const row *r)
+{
+    kvi_graph  *graph = NULL;
+    kvcsa_error err = {0};
+
+    must(gpu_ops->graph_begin(gpu, &err), &err);
+    GPU(norm, &r->p);
+    must(gpu_ops->graph_end(gpu, &graph, &err), &err);
+    return graph;
+}
+
+/* After a call that failed the end says so and gives no graph; nothing of it runs, and the device goes on. */
+static void test_failed_recording(void **state)
+{
+    static const struct {
+        kvcsa_status (*call)(kvcsa_error *err);
+        kvcsa_status status;
+        const char  *words;
+    } cases[] = {
+        {refused_operator, KVCSA_ERR_UNSUPPORTED, "reference mode"}, {refused_begin, KVCSA_ERR_ARG, "already"},
+        {refused_allocation, KVCSA_ERR_BACKEND, "allocation"},       {refused_copy_in, KVCSA_ERR_BACKEND, "host"},
+        {refused_copy_out, KVCSA_ERR_BACKEND, "host"},               {refused_wait, KVCSA_ERR_BACKEND, "wait"},
+        {refused_graph, KVCSA_ERR_BACKEND, "run"},                   {free_memory, KVCSA_ERR_BACKEND, "freed"},
+        {free_graph, KVCSA_ERR_BACKEND, "freed"},
+    };
+    static const float zeros[WIDTH];
+    const size_t       before = emulated ? emu.outstanding() : 0;
+    float              y[WIDTH];
+    kvcsa_error        err = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        row        *r = &failing_row;
+        kvi_graph  *graph = NULL;
+
+        row_init(r);
+        must(gpu_ops->mem_alloc(gpu, 64, KVI_MEMORY_DEVICE, &to_free, &err), &err);
+        to_run = record_row(r);
+        must(gpu_ops->graph_begin(gpu, &err), &err);
+        GPU(norm, &r->p);
+        assert_int_equal(cases[i].call(&err), cases[i].status);
+        GPU(norm, &r->p); /* it is not run either */
+        graph = to_run;
+        assert_int_equal(gpu_ops->graph_end(gpu, &graph, &err), cases[i].status);
+        assert_null(graph);
+        if (!strstr(err.text, cases[i].words))
+            fail_msg("\"%s\" does not hold \"%s\"", err.text, cases[i].words);
+        from_device(y, r->p.y, sizeof y);
+        assert_memory_equal(y, zeros, sizeof y);
+        graph = record_row(r);
+        must(gpu_ops->graph_run(gpu, graph, &err), &err);
+        from_device(y, r->p.y, sizeof y);
+        assert_true(is_normed(r, y));
+        gpu_ops->graph_free(gpu, graph);
+        gpu_ops->graph_free(gpu, to_run);
+        gpu_ops->mem_free(gpu, to_free, KVI_MEMORY_DEVICE);
+        device_free_all();
+    }
+    if (emulated)
+        assert_int_equal(emu.outstanding(), before);
+}
+
+/* No room for the graph itself; and a device that is closed while it records. */
+static void test_graph_without_room(void **state)
+{
+    const kvi_device_params p = {.ordinal = 0};
+    kvi_device             *other = NULL;
+    row                     r;
+    float                   y[WIDTH];
+    kvi_graph              *graph = NULL;
+    size_t                  before;
+    kvcsa_error             err = {0};
+
+    (void)state;
+    if (!emulated)
+        skip();
+    row_init(&r);
+    before = emu.outstanding();
+    for (long nth = 0; nth < 2; nth++) {
+        must(gpu_ops->graph_begin(gpu, &err), &err);
+        GPU(norm, &r.p);
+        emu.fail_alloc(nth);
+        assert_int_equal(gpu_ops->graph_end(gpu, &graph, &err), KVCSA_ERR_NOMEM);
+        assert_null(graph);
+        assert_int_equal(emu.outstanding(), before);
+        GPU(norm, &r.p);
+        from_device(y, r.p.y, sizeof y);
+        assert_true(is_normed(&r, y));
+    }
+    must(gpu_ops->device_open(&p, &other, &err), &err);
+    must(gpu_ops->graph_begin(other, &err), &err);
+    gpu_ops->device_close(other);
+    assert_int_equal(emu.outstanding(), before);
+    GPU(norm, &r.p);
+    device_free_all();
+}
+
+/* ---- scratch ---- */
+
+/* An attention of entries alone, with what they are worth: both take scratch. */
+typedef struct attention {
+    kvi_kv_owner      owner;
+    kvi_attend_params p;
+    size_t            n_out, n_mass;
+} attention;
+
+static void attention_init(attention *a, size_t n_rows, uint32_t k)
+{
+    enum { ENTRY_WIDTH = 32, ENTRIES = 8 };
+    uint8_t   block[ENTRIES * 18];
+    uint8_t  *there;
+    float    *q = malloc(n_rows * ENTRY_WIDTH * sizeof *q), sink = 0.5f;
+    int32_t  *ids = malloc(n_rows * k * sizeof *ids);
+    uint64_t *pos = malloc(n_rows * sizeof *pos);
+
+    fill(q, n_rows * ENTRY_WIDTH, 1.0f);
+    for (size_t i = 0; i < ENTRIES; i++)
+        kvi_row_encode(KVCSA_FORMAT_FP4_E4M3_G16, q, ENTRY_WIDTH, block + 18 * i);
+    fill(q, n_rows * ENTRY_WIDTH, 1.0f);
+    for (size_t i = 0; i < n_rows * k; i++) /* most slots are empty */
+        ids[i] = i % k % 300 < 5 ? (int32_t)((i + i / k) % ENTRIES) : -1;
+    for (size_t i = 0; i < n_rows; i++)
+        pos[i] = 100 + i;
+    there = to_device(block, sizeof block);
+    a->owner = (kvi_kv_owner){.rows_per_block = ENTRIES, .entry_width = ENTRY_WIDTH, .entry_format = KVCSA_FORMAT_FP4_E4M3_G16,
+                              .main_row_bytes = 18};
+    a->n_out = n_rows * ENTRY_WIDTH;
+    a->n_mass = n_rows * k;
+    a->p = (kvi_attend_params){.q = to_device(q, a->n_out * sizeof *q), .out = to_device(NULL, a->n_out * sizeof *q),
+                               .pos = to_device(pos, n_rows * sizeof *pos), .sink = to_device(&sink, sizeof sink),
+                               .entries = {.owner = &a->owner, .main_parts = table_to_device(&there, 1)},
+                               .ids = to_device(ids, a->n_mass * sizeof *ids), .mass = to_device(NULL, a->n_mass * sizeof *q),
+                               .n_rows = n_rows, .n_heads = 1, .width = ENTRY_WIDTH, .k = k, .scale = 0.2f};
+    free(q);
+    free(ids);
+    free(pos);
+}
+
+static void attention_get(const attention *a, float *out)
+{
+    from_device(out, a->p.out, a->n_out * sizeof *out);
+    from_device(out + a->n_out, a->p.mass, a->n_mass * sizeof *out);
+}
+
+static void attention_clear(const attention *a)
+{
+    kvcsa_error err = {0};
+
+    must(gpu_ops->mem_fill(gpu, a->p.out, 0, a->n_out * sizeof(float), &err), &err);
+    must(gpu_ops->mem_fill(gpu, a->p.mass, 0, a->n_mass * sizeof(float), &err), &err);
+}
+
+static kvi_graph *record_attention(const attention *a)
+{
+    kvi_graph  *graph = NULL;
+    kvcsa_error err = {0};
+
+    must(gpu_ops->graph_begin(gpu, &err), &err);
+    GPU(attend, &a->p);
+    must(gpu_ops->graph_end(gpu, &graph, &err), &err);
+    return graph;
+}
+
+/* Scratch grows while graphs refer to it: they go on with theirs, which goes with the last of them and not before. */
+static void test_graphs_keep_their_scratch(void **state)
+{
+    enum { ROWS = 2, K = 400, SIZE = ROWS * (32 + K), PIECE = 65536 };
+    const kvi_device_params p = {.ordinal = 0};
+    kvi_device             *whole = gpu;
+    attention               small, large;
+    kvi_graph              *graphs[3];
+    float                   want[SIZE], got[SIZE], *much;
+    size_t                  now = 0;
+    kvcsa_error             err = {0};
+
+    (void)state;
+    must(gpu_ops->device_open(&p, &gpu, &err), &err); /* without scratch at first */
+    attention_init(&small, ROWS, K);
+    attention_init(&large, 8, 5000);
+    much = malloc((large.n_out + large.n_mass) * sizeof *much);
+    must(gpu_ops->graph_begin(gpu, &err), &err);
+    assert_int_equal(gpu_ops->attend(gpu, &small.p, &err), KVCSA_ERR_BACKEND); /* nothing has been run before */
+    assert_non_null(strstr(err.text, "scratch"));
+    assert_int_equal(gpu_ops->graph_end(gpu, &graphs[0], &err), KVCSA_ERR_BACKEND);
+    GPU(attend, &small.p);
+    attention_get(&small, want);
+    graphs[0] = record_attention(&small);
+    graphs[1] = record_attention(&small);
+    GPU(attend, &large.p);
+    attention_get(&large, much); /* which waits */
+    graphs[2] = record_attention(&large);
+    for (int i = 0; i < 2; i++) {
+        attention_clear(&small);
+        must(gpu_ops->graph_run(gpu, graphs[2], &err), &err);
+        must(gpu_ops->graph_run(gpu, graphs[i], &err), &err);
+        attention_get(&small, got);
+        assert_memory_equal(got, want, sizeof got);
+        now = emulated ? emu.outstanding() : 0;
+        gpu_ops->graph_free(gpu, graphs[i]);
+        if (emulated)
+            assert_int_equal(now - emu.outstanding() >= PIECE, i == 1); /* the last one takes the old piece along */
+    }
+    now = emulated ? emu.outstanding() : 0;
+    gpu_ops->graph_free(gpu, graphs[2]);
+    if (emulated)
+        assert_true(now - emu.outstanding() < PIECE); /* that is the device's */
+    GPU(attend, &small.p);
+    attention_get(&small, got);
+    assert_memory_equal(got, want, sizeof got);
+    device_free_all();
+    gpu_ops->device_close(gpu);
+    gpu = whole;
+    free(much);
+}
+
+/* ---- threads ---- */
+
+typedef struct worker {
+    row           r;
+    float         y[WIDTH];
+    int           rounds;
+    atomic_bool   begun, done;
+    bool          failed;
+    kvcsa_error   err;
+} worker;
+
+static bool worker_ok(worker *w, kvcsa_status st)
+{
+    w->failed = w->failed || st != KVCSA_OK;
+    return st == KVCSA_OK;
+}
+
+/* Memory, copies, an operator and a wait, as the owner of a session makes them. */
+static void *run_beside(void *arg)
+{
+    worker *w = arg;
+    void   *room = NULL;
+
+    atomic_store(&w->begun, true);
+    worker_ok(w, gpu_ops->mem_alloc(gpu, 64, KVI_MEMORY_DEVICE, &room, &w->err));
+    worker_ok(w, gpu_ops->norm(gpu, &w->r.p, &w->err));
+    worker_ok(w, gpu_ops->mem_copy(gpu, w->y, w->r.p.y, sizeof w->y, KVI_COPY_OUT, &w->err));
+    worker_ok(w, gpu_ops->sync(gpu, &w->err));
+    gpu_ops->mem_free(gpu, room, KVI_MEMORY_DEVICE);
+    atomic_store(&w->done, true);
+    return NULL;
+}
+
+/* While one thread records, the calls of another wait, and are not recorded. */
+static void test_others_wait_for_a_recording(void **state)
+{
+    static const float zeros[WIDTH];
+    row                r;
+    worker             w = {.rounds = 1};
+    pthread_t          thread;
+    float              y[WIDTH];
+    kvi_graph         *graph = NULL;
+    kvcsa_error        err = {0};
+
+    (void)state;
+    for (int failing = 0; failing < 2; failing++) {
+        row_init(&r);
+        row_init(&w.r);
+        atomic_store(&w.begun, false);
+        atomic_store(&w.done, false);
+        must(gpu_ops->graph_begin(gpu, &err), &err);
+        GPU(norm, &r.p);
+        assert_int_equal(pthread_create(&thread, NULL, run_beside, &w), 0);
+        while (!atomic_load(&w.begun))
+            usleep(100);
+        usleep(20000);
+        assert_false(atomic_load(&w.done));
+        GPU(norm, &r.p);
+        if (failing)
+            assert_int_equal(refused_allocation(&err), KVCSA_ERR_BACKEND);
+        assert_false(atomic_load(&w.done));
+        assert_int_equal(gpu_ops->graph_end(gpu, &graph, &err), failing ? KVCSA_ERR_BACKEND : KVCSA_OK);
+        pthread_join(thread, NULL);
+        assert_true(atomic_load(&w.done));
+        if (w.failed)
+            fail_msg("%s", w.err.text);
+        assert_true(is_normed(&w.r, w.y));
+        if (!failing) {
+            must(gpu_ops->mem_fill(gpu, w.r.p.y, 0, sizeof y, &err), &err);
+            must(gpu_ops->graph_run(gpu, graph, &err), &err);
+            from_device(y, w.r.p.y, sizeof y);
+            assert_memory_equal(y, zeros, sizeof y); /* it is not in the graph */
+            from_device(y, r.p.y, sizeof y);
+            assert_true(is_normed(&r, y));
+        }
+        gpu_ops->graph_free(gpu, graph);
+        device_free_all();
+    }
+}
+
+static bool record_and_run(worker *w)
+{
+    kvi_graph *graph = NULL;
+    bool       good = worker_ok(w, gpu_ops->graph_begin(gpu, &w->err));
+
+    if (!good)
+        return false;
+    good = worker_ok(w, gpu_ops->norm(gpu, &w->r.p, &w->err));
+    good = worker_ok(w, gpu_ops->graph_end(gpu, &graph, &w->err)) && good;
+    good = good && worker_ok(w, gpu_ops->graph_run(gpu, graph, &w->err));
+    good = good && worker_ok(w, gpu_ops->sync(gpu, &w->err));
+    gpu_ops->graph_free(gpu, graph);
+    return good;
+}
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+
+    for (int round = 0; round < w->rounds && !w->failed; round++) {
+        const kvi_norm_params *p = &w->r.p;
+
+        w->r.x[round % WIDTH] += 1.0f;
+        worker_ok(w, gpu_ops->mem_copy(gpu, (void *)(uintptr_t)p->x, w->r.x, sizeof w->r.x, KVI_COPY_IN, &w->err));
+        worker_ok(w, gpu_ops->mem_fill(gpu, p->y, 0, sizeof w->y, &w->err));
+        if (round % 3 == 2)
+            worker_ok(w, gpu_ops->norm(gpu, p, &w->err));
+        else
+            record_and_run(w);
+        worker_ok(w, gpu_ops->mem_copy(gpu, w->y, p->y, sizeof w->y, KVI_COPY_OUT, &w->err));
+        worker_ok(w, gpu_ops->sync(gpu, &w->err));
+        w->failed = w->failed || !is_normed(&w->r, w->y);
+    }
+    return NULL;
+}
+
+static void test_threads_record_and_run(void **state)
+{
+    enum { THREADS = 4 };
+    static worker workers[THREADS];
+    pthread_t     threads[THREADS];
+
+    (void)state;
+    for (size_t i = 0; i < THREADS; i++) {
+        workers[i].rounds = 20;
+        row_init(&workers[i].r);
+    }
+    for (size_t i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
+    for (size_t i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (size_t i = 0; i < THREADS; i++)
+        if (workers[i].failed)
+            fail_msg("thread %zu: %s", i, workers[i].err.text);
     device_free_all();
 }
 
@@ -308,7 +779,13 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_when_copies_happen),
     cmocka_unit_test(test_features),
     cmocka_unit_test(test_device_without_room),
+    cmocka_unit_test(test_failure_is_told_once),
     cmocka_unit_test(test_graph),
+    cmocka_unit_test(test_failed_recording),
+    cmocka_unit_test(test_graph_without_room),
+    cmocka_unit_test(test_graphs_keep_their_scratch),
+    cmocka_unit_test(test_others_wait_for_a_recording),
+    cmocka_unit_test(test_threads_record_and_run),
     cmocka_unit_test(test_reference_mode_is_refused),
 };
 

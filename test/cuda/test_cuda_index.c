@@ -1,9 +1,8 @@
 /* Index scores on the device beside the portable CPU's, bit for bit (of a NaN: that it is one): shapes, tails, candidate blocks,
- * every code of a key's scale, scales and weights on both sides of every bound of the fast path, and the maxima of blocks. */
+ * every code of a key's scale, scales and weights on both sides of every bound of the fast path, the maxima of blocks, and many
+ * timelines in one call beside calls of one. */
 #include "cuda/cuda_check.h"
 
-#include <dlfcn.h>
-#include <stdio.h>
 #include <string.h>
 
 typedef struct shape {
@@ -28,9 +27,6 @@ typedef struct scene {
     uint32_t     block_entries;
     bool         max;
 } scene;
-
-typedef kvcsa_status (*score_max_fn)(kvi_device *, const kvi_index_score_params *, float *, kvcsa_error *);
-static score_max_fn score_max; /* NULL on a real device */
 
 static uint32_t below(uint32_t n) { return prng() % n; }
 
@@ -107,7 +103,10 @@ static void scene_free(scene *c)
     free(c->n_blocks);
 }
 
-static size_t n_max_of(const scene *c) { return c->max ? (c->scores_stride + c->block_entries - 1) / c->block_entries : 0; }
+static size_t n_max_of(const scene *c)
+{
+    return c->max ? (c->scores_stride + c->block_entries - 1) / c->block_entries + c->s.n_entries % 2 : 0;
+}
 
 static kvi_index_score_params params_of(const scene *c)
 {
@@ -122,7 +121,8 @@ static kvi_index_score_params params_of(const scene *c)
                                     .blocks_stride = c->blocks_stride,
                                     .n_rows = c->s.n_rows,
                                     .n_heads = c->s.n_heads,
-                                    .block_entries = c->block_entries};
+                                    .block_entries = c->block_entries,
+                                    .max_stride = n_max_of(c)};
 }
 
 /* out: the scores, then the maxima. */
@@ -133,7 +133,6 @@ static void run(const void *arg, void *out)
     kvi_index_score_params p = params_of(c);
     uint8_t              **parts = get(c->n_parts * sizeof *parts);
     float                 *max = to_device(NULL, n_max * sizeof *max);
-    kvcsa_error            err = {0};
 
     for (size_t i = 0; i < c->n_parts; i++)
         parts[i] = to_device(c->parts[i], c->part_bytes);
@@ -147,10 +146,8 @@ static void run(const void *arg, void *out)
         p.n_blocks = to_device(c->n_blocks, c->s.n_rows * sizeof *c->n_blocks);
     }
     p.scores = to_device_at(NULL, n * sizeof *p.scores, 4);
-    if (c->max)
-        must(score_max(gpu, &p, max, &err), &err);
-    else
-        GPU(index_score, &p);
+    p.block_max = c->max ? max : NULL;
+    GPU(index_score, &p);
     from_device(out, p.scores, n * sizeof *p.scores);
     from_device((float *)out + n, max, n_max * sizeof *max);
     device_free_all();
@@ -171,6 +168,19 @@ static void assert_same(const float *got, const float *want, size_t n, bool zero
     }
 }
 
+/* What the scores of the rows that see more than `all` make of the maxima. */
+static void want_maxima(const scene *c, uint64_t all, const float *scores, float *maxima, size_t stride)
+{
+    for (size_t r = 0; r < c->s.n_rows; r++)
+        for (size_t b = 0; c->n_visible[r] > all && b * c->block_entries < c->n_visible[r]; b++) {
+            float *most = &maxima[r * stride + b];
+
+            *most = -INFINITY;
+            for (size_t i = b * c->block_entries; i < (b + 1) * c->block_entries && i < c->n_visible[r]; i++)
+                *most = more(scores[r * c->scores_stride + i], *most);
+        }
+}
+
 /* Scores of the device must be those of the CPU, and what lies behind a row must stay. */
 static void check(const scene *c)
 {
@@ -182,14 +192,8 @@ static void check(const scene *c)
     p.scores = want;
     if (c->s.n_rows && c->scores_stride)
         CPU(index_score, &p);
-    for (size_t r = 0; r < c->s.n_rows && c->max; r++)
-        for (size_t b = 0; b * c->block_entries < c->n_visible[r]; b++) {
-            float *most = &want[n + r * stride + b];
-
-            *most = -INFINITY;
-            for (size_t i = b * c->block_entries; i < (b + 1) * c->block_entries && i < c->n_visible[r]; i++)
-                *most = more(want[r * c->scores_stride + i], *most);
-        }
+    if (c->max)
+        want_maxima(c, 0, want, want + n, stride);
     gpu_run(run, c, got, all * sizeof *got);
     assert_same(got, want, n, false);
     assert_same(got + n, want + n, all - n, true);
@@ -216,11 +220,9 @@ static void test_shapes(void **state)
         for (size_t i = 0; t % 2 && i < s.n_rows; i++)
             c.n_visible[i] = below((uint32_t)s.n_entries + 1);
         check(&c);
-        if (score_max) {
-            c.max = true;
-            c.block_entries = maxima[t % 7];
-            check(&c);
-        }
+        c.max = true;
+        c.block_entries = maxima[t % 7];
+        check(&c);
         scene_free(&c);
     }
 }
@@ -233,7 +235,7 @@ static void test_every_length(void **state)
         const shape s = {.width = t ? 64 : 128, .n_heads = 4, .n_rows = 1, .rows_per_block = 24, .n_entries = 75};
         scene       c = scene_new(s, 2, 2);
 
-        c.max = score_max != NULL;
+        c.max = true;
         for (uint64_t n = 0; n <= s.n_entries; n += n > 2 && n < 28 ? 5 : 1) {
             c.n_visible[0] = n;
             check(&c);
@@ -255,7 +257,7 @@ static void test_long_context(void **state)
         const shape s = {.width = t ? 64 : 128, .n_heads = 2, .n_rows = 1, .rows_per_block = 512, .n_entries = 9000 + below(100)};
         scene       c = scene_new(s, 3, 2);
 
-        c.max = score_max != NULL;
+        c.max = true;
         check(&c);
         scene_free(&c);
     }
@@ -442,10 +444,349 @@ static void test_odd_values(void **state)
             memset(c.codes, 0, s.n_heads * s.width); /* nothing but zeros: the sign is the weights' */
         if (t % 7 == 0)
             scales_at(&c, 33)[0] = 255;
-        c.max = score_max != NULL;
+        c.max = true;
         check(&c);
         scene_free(&c);
     }
+}
+
+/* ---- many timelines ---- */
+
+enum { MAX_SLICES = 300 };
+
+/* Timelines of one call: of the same widths and strides, all of `each` rows but the last. */
+typedef struct batch {
+    scene    slices[MAX_SLICES];
+    size_t   n, each;
+    uint64_t all;
+    bool     max;
+} batch;
+
+static size_t n_rows_of(const batch *b) { return (b->n - 1) * b->each + b->slices[b->n - 1].s.n_rows; }
+
+static size_t batch_max_of(const batch *b)
+{
+    const scene *c = b->slices;
+
+    return b->max ? (c->scores_stride + c->block_entries - 1) / c->block_entries + b->n % 2 : 0;
+}
+
+static void put(uint8_t **to, const void *from, size_t bytes)
+{
+    memcpy(*to, from, bytes);
+    *to += bytes;
+}
+
+/* Element i of all timelines, one behind the other, on the device. */
+enum { CODES, SCALES, WEIGHTS, VISIBLE, LISTS, N_LISTS, PARTS };
+static void *joined(const batch *b, int what)
+{
+    size_t   all = 0;
+    uint8_t *bytes = NULL, *at = NULL;
+    void    *on_device;
+
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < b->n; i++) {
+            const scene  *c = &b->slices[i];
+            const size_t  rows = c->s.n_rows, part = what == PARTS ? c->n_parts : 1;
+            const size_t  size[] = {n_heads_of(c) * c->s.width, n_scales_of(c) * sizeof *c->scales,
+                                    n_heads_of(c) * sizeof *c->weights, rows * sizeof *c->n_visible,
+                                    rows * c->blocks_stride * sizeof *c->blocks, rows * sizeof *c->n_blocks, c->part_bytes};
+            const void   *from[] = {c->codes, c->scales, c->weights, c->n_visible, c->blocks, c->n_blocks, NULL};
+
+            for (size_t k = 0; k < part; k++)
+                if (pass)
+                    put(&at, what == PARTS ? c->parts[k] : from[what], size[what]);
+                else
+                    all += size[what];
+        }
+        if (!pass)
+            at = bytes = get(all);
+    }
+    on_device = to_device(bytes, all);
+    free(bytes);
+    return on_device;
+}
+
+/* On the device; all tables of parts stand one behind the other. */
+static kvi_slice *slices_on_device(const batch *b, kvi_slice *slices)
+{
+    size_t                 n_parts = 0, k = 0;
+    uint8_t               *part = joined(b, PARTS), **parts;
+    uint8_t *const        *table;
+
+    for (size_t i = 0; i < b->n; i++)
+        n_parts += b->slices[i].n_parts;
+    parts = get(n_parts * sizeof *parts);
+    for (size_t i = 0; i < b->n; i++)
+        for (size_t j = 0; j < b->slices[i].n_parts; j++, part += b->slices[i].part_bytes)
+            parts[k++] = part;
+    table = table_to_device(parts, n_parts);
+    free(parts);
+    for (size_t i = 0; i < b->n; table += b->slices[i].n_parts, i++)
+        slices[i] = (kvi_slice){.index_parts = table};
+    return to_device(slices, b->n * sizeof *slices);
+}
+
+static kvi_index_score_params batch_params(const batch *b, kvi_slice *slices)
+{
+    kvi_index_score_params p = params_of(b->slices);
+    const size_t           n = n_rows_of(b);
+
+    p.keys.index_parts = NULL;
+    p.codes = joined(b, CODES);
+    p.scales = joined(b, SCALES);
+    p.weights = joined(b, WEIGHTS);
+    p.n_visible = joined(b, VISIBLE);
+    if (p.blocks) {
+        p.blocks = joined(b, LISTS);
+        p.n_blocks = joined(b, N_LISTS);
+    }
+    p.scores = to_device_at(NULL, n * p.scores_stride * sizeof *p.scores, 4);
+    p.n_rows = n;
+    p.all = b->all;
+    p.of = (kvi_slices){.slices = slices_on_device(b, slices), .each = b->each};
+    p.max_stride = batch_max_of(b);
+    p.block_max = b->max ? to_device(NULL, n * p.max_stride * sizeof *p.block_max) : NULL;
+    return p;
+}
+
+static void take_batch(const kvi_index_score_params *p, float *out)
+{
+    const size_t n = p->n_rows * p->scores_stride;
+
+    from_device(out, p->scores, n * sizeof *out);
+    if (p->block_max)
+        from_device(out + n, p->block_max, p->n_rows * p->max_stride * sizeof *out);
+}
+
+static bool one_pass(uint32_t be) { return be == 8 || be == 16 || be == 32; }
+
+static void run_batch(const void *arg, void *out)
+{
+    static kvi_slice             slices[MAX_SLICES];
+    const batch                 *b = arg;
+    const kvi_index_score_params p = batch_params(b, slices);
+    const uint64_t               before = emulated ? emu.launches() : 0;
+
+    GPU(index_score, &p);
+    take_batch(&p, out);
+    if (emulated) /* the maxima of some sizes are made by a second one */
+        assert_int_equal(emu.launches() - before, b->max && !one_pass(p.block_entries) ? 2 : 1);
+    device_free_all();
+}
+
+/* Scores and maxima, of one timeline after the other. */
+static float *want_of(const batch *b, size_t *n_floats)
+{
+    const scene *first = b->slices;
+    const size_t stride = first->scores_stride, n = n_rows_of(b) * stride, n_max = batch_max_of(b);
+    float       *want;
+
+    *n_floats = n + n_rows_of(b) * n_max;
+    want = get(*n_floats * sizeof *want);
+    memset(want, GUARD, *n_floats * sizeof *want);
+    for (size_t i = 0, row = 0; i < b->n; row += b->slices[i++].s.n_rows) {
+        const scene           *c = &b->slices[i];
+        kvi_index_score_params p = params_of(c);
+
+        p.scores = want + row * stride;
+        p.max_stride = 0;
+        CPU(index_score, &p);
+        for (size_t r = 0; r < c->s.n_rows; r++)
+            if (b->all && c->n_visible[r] <= b->all)
+                memset(p.scores + r * stride, GUARD, stride * sizeof *want);
+        if (b->max)
+            want_maxima(c, b->all, p.scores, want + n + row * n_max, n_max);
+    }
+    return want;
+}
+
+static void check_batch(const batch *b)
+{
+    size_t n = 0, n_scores = n_rows_of(b) * b->slices[0].scores_stride;
+    float *want = want_of(b, &n), *got = get(n * sizeof *got);
+
+    gpu_run(run_batch, b, got, n * sizeof *got);
+    assert_same(got, want, n_scores, false);
+    assert_same(got + n_scores, want + n_scores, n - n_scores, true);
+    free(want);
+    free(got);
+}
+
+static batch *batch_new(size_t n, size_t each, uint64_t all)
+{
+    batch *b = get(sizeof *b);
+
+    b->n = n;
+    b->each = each;
+    b->all = all;
+    return b;
+}
+
+static void batch_free(batch *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        scene_free(&b->slices[i]);
+    free(b);
+}
+
+static const uint64_t all_of[] = {0, 20, UINT64_MAX, 60, 0, 1};
+
+static void test_timelines(void **state)
+{
+    static const uint32_t widths[] = {128, 128, 64, 256, 96}, heads[] = {32, 4, 40, 1}, maxima[] = {8, 16, 5, 32, 24, 1, 64};
+    static const size_t   each[] = {1, 6, 1, 2, 13, 1, 3, 6}, n[] = {2, 5, 9, 3, 2, 17, 1, 7};
+
+    (void)state;
+    for (uint32_t t = 0; t < 30; t++) {
+        batch       *b = batch_new(n[t % 8], each[t % 8], all_of[t % 6]);
+        const size_t most = 130;
+
+        b->max = t % 4 != 3;
+        for (size_t i = 0; i < b->n; i++) {
+            const shape s = {.width = widths[t % 5], .n_heads = heads[t % 4],
+                             .n_rows = i + 1 == b->n && t % 3 == 1 ? (b->each + 1) / 2 : b->each,
+                             .rows_per_block = t % 2 ? 24 : 64, .index_off = t % 3 == 0 ? 0 : t % 3 == 1 ? 544 : 40,
+                             .n_entries = 1 + below(most)};
+            scene      *c = &b->slices[i];
+
+            *c = scene_new(s, t % 5 == 4 ? 9 : 2, 2);
+            c->scores_stride = most + t;
+            c->block_entries = maxima[t % 7];
+            for (size_t r = 0; r < s.n_rows; r++)
+                c->n_visible[r] = below(6) == 0 ? 0 : s.n_entries - below((uint32_t)s.n_entries) * (t % 2);
+        }
+        check_batch(b);
+        batch_free(b);
+    }
+}
+
+static void test_blocks_of_timelines(void **state)
+{
+    static const uint32_t sizes[] = {8, 16, 4, 3, 1, 24};
+    static const size_t   each[] = {1, 6, 1, 2}, n[] = {6, 2, 3, 5};
+
+    (void)state;
+    for (uint32_t t = 0; t < 24; t++) {
+        batch *b = batch_new(n[t % 4], each[t % 4], all_of[t / 2 % 6]);
+
+        for (size_t i = 0; i < b->n; i++) {
+            const shape s = {.width = t % 3 ? 128 : 64, .n_heads = t % 2 ? 32 : 3, .n_rows = b->each, .rows_per_block = 24,
+                             .index_off = t % 2 ? 0 : 272, .n_entries = sizes[t % 6] * (1 + below(20))};
+
+            b->slices[i] = scene_new(s, 2, 2);
+            b->slices[i].block_entries = sizes[t % 6];
+            list_blocks(&b->slices[i], 12, t);
+        }
+        check_batch(b);
+        batch_free(b);
+    }
+}
+
+/* Timelines of very different lengths: blocks are dealt out, and a short one gets its own. */
+static void test_a_batch_of_lengths(void **state)
+{
+    static const size_t lengths[4][8] = {{3, 3000, 9, 0, 40, 700, 1, 256}, {2100, 2100}, {0, 0, 0}, {1, 1, 33, 31, 32, 64, 1500}};
+    static const size_t n[4] = {8, 2, 3, 7};
+
+    (void)state;
+    for (uint32_t t = 0; t < 8; t++) {
+        batch *b = batch_new(n[t % 4], t < 4 ? 1 : 6, t == 4 ? 300 : 0);
+
+        b->max = true;
+        for (size_t i = 0; i < b->n; i++) {
+            const size_t length = t < 4 ? lengths[t % 4][i] : lengths[t % 4][i] / 3;
+            const shape  s = {.width = t % 2 ? 64 : 128, .n_heads = 2, .n_rows = b->each, .rows_per_block = 128,
+                              .n_entries = length + 1};
+
+            b->slices[i] = scene_new(s, 2, 2);
+            b->slices[i].scores_stride = 3001 + t;
+            for (size_t r = 0; r < s.n_rows; r++)
+                b->slices[i].n_visible[r] = length > r ? length - r : 0;
+        }
+        check_batch(b);
+        batch_free(b);
+    }
+}
+
+/* Up to 256 tiles blocks are dealt out, also where there are fewer to deal than tiles. One order of threads will do. */
+static void test_many_timelines(void **state)
+{
+    static const size_t n_slices[] = {MAX_SLICES, 256};
+
+    (void)state;
+    for (size_t t = 0; t < 2; t++) {
+        batch *b = batch_new(n_slices[t], 1, 1);
+        size_t n = 0;
+        float *want, *got;
+
+        for (size_t i = 0; i < b->n; i++) {
+            b->slices[i] = scene_new((shape){.width = 32, .n_heads = 1, .n_rows = 1, .rows_per_block = 8, .n_entries = 40}, 2, 2);
+            b->slices[i].n_visible[0] = t || i % 41 == 7 ? 1 + i % 40 : i % 2;
+        }
+        want = want_of(b, &n);
+        got = get(n * sizeof *got);
+        run_batch(b, got);
+        assert_same(got, want, n, false);
+        free(want);
+        free(got);
+        batch_free(b);
+    }
+}
+
+/* A recorded call follows what the tables say when it runs. */
+static void test_timelines_recorded(void **state)
+{
+    static kvi_slice       slices[MAX_SLICES];
+    batch                 *b = batch_new(5, 1, 16);
+    kvi_graph             *graph = NULL;
+    kvcsa_error            err = {0};
+    kvi_index_score_params p;
+    size_t                 n = 0;
+
+    (void)state;
+    b->max = true;
+    for (size_t i = 0; i < b->n; i++) {
+        b->slices[i] = scene_new((shape){.width = 128, .n_heads = 32, .n_rows = 1, .rows_per_block = 64, .n_entries = 150}, 2, 2);
+        b->slices[i].n_visible[0] = 1;
+    }
+    p = batch_params(b, slices);
+    GPU(index_score, &p);
+    must(gpu_ops->graph_begin(gpu, &err), &err);
+    GPU(index_score, &p);
+    must(gpu_ops->graph_end(gpu, &graph, &err), &err);
+    for (size_t t = 0; t < 4; t++) {
+        const kvi_slice last = slices[b->n - 1];
+        const scene     turned = b->slices[b->n - 1];
+        uint64_t        visible[5];
+        uint8_t         guard[5 * 150 * 8];
+        float          *want, *got;
+
+        for (size_t i = b->n - 1; i > 0; i--) { /* keys move on to the next row; queries stay */
+            slices[i] = slices[i - 1];
+            b->slices[i].parts = b->slices[i - 1].parts;
+        }
+        slices[0] = last;
+        b->slices[0].parts = turned.parts;
+        for (size_t i = 0; i < b->n; i++)
+            visible[i] = b->slices[i].n_visible[0] = below(151);
+        want = want_of(b, &n);
+        got = get(n * sizeof *got);
+        memset(guard, GUARD, sizeof guard);
+        must(gpu_ops->mem_copy(gpu, (void *)(uintptr_t)p.of.slices, slices, b->n * sizeof *slices, KVI_COPY_IN, &err), &err);
+        must(gpu_ops->mem_copy(gpu, (void *)(uintptr_t)p.n_visible, visible, sizeof visible, KVI_COPY_IN, &err), &err);
+        must(gpu_ops->mem_copy(gpu, p.scores, guard, 5 * 150 * sizeof(float), KVI_COPY_IN, &err), &err);
+        must(gpu_ops->mem_copy(gpu, p.block_max, guard, 5 * p.max_stride * sizeof(float), KVI_COPY_IN, &err), &err);
+        must(gpu_ops->graph_run(gpu, graph, &err), &err);
+        take_batch(&p, got);
+        assert_same(got, want, n, true);
+        free(want);
+        free(got);
+    }
+    gpu_ops->graph_free(gpu, graph);
+    device_free_all();
+    batch_free(b);
 }
 
 /* ---- refusals ---- */
@@ -485,24 +826,17 @@ static void test_limits_are_refused(void **state)
 
     refuse(&p, "2^31 - 1");
     p.scores_stride = 8;
+    p.block_max = to_device(NULL, 4);
+    refuse(&p, "blocks of 0");
+    p.block_entries = 8;
     p.blocks = to_device(NULL, 4);
+    refuse(&p, "maxima");
+    p.block_entries = 0;
+    p.block_max = NULL;
     refuse(&p, "blocks of 0");
     p.codes = (const int8_t *)to_device(NULL, 64) + 4;
     refuse(&p, "of 8 bytes");
     device_free_all();
-}
-
-static int open_index(void **state)
-{
-    Dl_info info;
-    void   *library, *where;
-
-    if (cuda_open(state))
-        return -1;
-    *(const void **)&where = *(void *const *)(const void *)&gpu_ops->index_score;
-    if (emulated && dladdr(where, &info) && (library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD)))
-        *(void **)&score_max = dlsym(library, "kvi_emu_index_score_max");
-    return emulated && !score_max ? -1 : 0;
 }
 
 static const struct CMUnitTest tests[] = {
@@ -511,10 +845,9 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_rows_do_not_mix), cmocka_unit_test(test_every_scale),
     cmocka_unit_test(test_bounds_of_the_fast_path), cmocka_unit_test(test_largest_sums),
     cmocka_unit_test(test_odd_values),      cmocka_unit_test(test_limits_are_refused),
+    cmocka_unit_test(test_timelines),       cmocka_unit_test(test_blocks_of_timelines),
+    cmocka_unit_test(test_a_batch_of_lengths), cmocka_unit_test(test_many_timelines),
+    cmocka_unit_test(test_timelines_recorded),
 };
 
-int main(int argc, char **argv)
-{
-    cuda_arguments(argc, argv);
-    return cmocka_run_group_tests(tests, open_index, cuda_close);
-}
+CUDA_MAIN(tests)

@@ -112,6 +112,8 @@ static void test_linear_near_cpu(void **state)
     compare(KVI_W_FP8, 16, 2080, 2, 0, 16, 0, 0);  /* 9 segments of 256 */
     compare(KVI_W_FP4, 16, 2208, 1, 0, 16, 0, 0);
     compare(KVI_W_FP4, 130, 160, 34, 0, 130, 0, 0); /* two weight tiles */
+    compare(KVI_W_FP8, 400, 32, 34, 0, 390, 0, 0);  /* four: more than y of an emulated grid */
+    compare(KVI_W_F32, 70, 5, 1, 0, 70, 0, 0);
 }
 
 static void test_linear_nothing_to_do(void **state)
@@ -251,7 +253,9 @@ static void test_linear_hostile_numbers(void **state)
             }
             if (kinds[k] == KVI_W_FP8_ROW || kinds[k] == KVI_W_FP4) {
                 scale[7 * (COLS / 32) + 1] = 255;
-                scale[8 * (COLS / 32)] = 0;
+                scale[8 * (COLS / 32)] = 0; /* 2^-127; less than 2^-134 would be 0, and infinity times it NaN */
+                for (size_t i = 0; kinds[k] == KVI_W_FP8_ROW && i < 32; i++)
+                    data[8 * COLS + i] = 0x38 | (data[8 * COLS + i] & 0x87);
                 scale[9 * (COLS / 32)] = 200; /* two factors */
             }
             run_cpu(&j, want);
@@ -274,6 +278,79 @@ static void test_linear_hostile_numbers(void **state)
             free(got);
             matrix_free(&w);
         }
+}
+
+/* ------------------------------------------------------------------ the vendor's library, where it was asked for */
+
+typedef struct heard {
+    char    text[512];
+    int32_t level;
+} heard;
+
+static void hear(void *user, int32_t level, const char *text)
+{
+    heard *h = user;
+
+    if (!strstr(text, "cuBLASLt"))
+        return;
+    h->level = level;
+    snprintf(h->text, sizeof h->text, "%s", text);
+}
+
+static kvi_device *open_with(uint32_t flags, heard *h, kvi_device_info *info)
+{
+    const kvi_host_ops      host = {.struct_size = sizeof host, .log = hear, .user = h};
+    const kvi_device_params params = {.host = &host, .flags = flags};
+    kvi_device             *dev = NULL;
+    kvcsa_error             err = {0};
+
+    must(gpu_ops->device_open(&params, &dev, &err), &err);
+    gpu_ops->describe(dev, info);
+    return dev;
+}
+
+/* 70 rows, of which parts are asked for as well. Where cuBLASLt is not there the bits are those of any device. */
+static void test_linear_fast_dense(void **state)
+{
+    enum { ROWS = 70, OUT = 53, COLS = 296 };
+    heard           h = {.text = ""}, plain_h = {.text = ""};
+    kvi_device_info info, plain_info;
+    kvi_device     *plain = gpu, *fast = open_with(KVI_DEVICE_FAST_DENSE, &h, &info);
+    const bool      there = strstr(h.text, "makes dense products") != NULL;
+
+    (void)state;
+    printf("%s\n", h.text);
+    assert_int_equal(h.level, there ? KVCSA_LOG_INFO : KVCSA_LOG_WARN);
+    gpu_ops->device_close(open_with(0, &plain_h, &plain_info));
+    assert_null(strstr(plain_h.text, "makes dense products"));
+    assert_int_equal(plain_h.level, KVCSA_LOG_INFO);
+    assert_int_equal(info.numerics != plain_info.numerics, there);
+    for (uint32_t k = 0; k < 2; k++) {
+        const uint32_t kind = k ? KVI_W_BF16 : KVI_W_F32;
+        test_matrix    w = matrix_new(kind, OUT + 3, COLS);
+        float         *x = new_floats(ROWS * COLS), *want = new_floats(ROWS * OUT), *got = new_floats(ROWS * OUT);
+        job            j = {.w = &w, .x = x, .n_rows = ROWS, .x_stride = COLS, .y_stride = OUT, .row0 = 3, .n_out = OUT};
+
+        fill(x, ROWS * COLS, 1.0f);
+        run(&j, want);
+        gpu = fast;
+        run(&j, got);
+        gpu = plain;
+        for (size_t i = 0; i < ROWS * OUT; i++) {
+            double s = 0;
+
+            if (!there)
+                assert_bits(got + i, want + i, 1);
+            for (size_t c = 0; c < COLS; c++)
+                s += fabs((double)x[i / OUT * COLS + c] * w.values[(3 + i % OUT) * COLS + c]);
+            assert_within(got[i], (double)want[i], 2 * (0x1p-17 + 2.2 * COLS * 0x1p-23 + 0x1p-20) * s + COLS * 2.0 * 0x1p-134);
+        }
+        free(x);
+        free(want);
+        free(got);
+        matrix_free(&w);
+    }
+    gpu_ops->device_close(fast);
 }
 
 static void test_linear_refuses(void **state)
@@ -308,7 +385,8 @@ static void test_linear_refuses(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_linear_near_cpu),      cmocka_unit_test(test_linear_nothing_to_do),
     cmocka_unit_test(test_linear_exact_sums),    cmocka_unit_test(test_linear_does_not_depend_on_rows),
-    cmocka_unit_test(test_linear_hostile_numbers), cmocka_unit_test(test_linear_refuses),
+    cmocka_unit_test(test_linear_hostile_numbers), cmocka_unit_test(test_linear_fast_dense),
+    cmocka_unit_test(test_linear_refuses),
 };
 
 CUDA_MAIN(tests)

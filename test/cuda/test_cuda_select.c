@@ -71,6 +71,8 @@ static void run_topk(const void *arg, void *out)
         p.n_blocks = to_device(p.n_blocks, p.n_rows * sizeof *p.n_blocks);
     if (p.blocks)
         p.blocks = to_device(p.blocks, p.n_rows * p.blocks_stride * sizeof *p.blocks);
+    if (p.n_visible)
+        p.n_visible = to_device(p.n_visible, p.n_rows * sizeof *p.n_visible);
     p.ids = to_device(NULL, n * sizeof *p.ids);
     GPU(topk, &p);
     from_device(out, p.ids, n * sizeof *p.ids);
@@ -185,6 +187,77 @@ static void test_topk_of_equals(void **state)
     }
 }
 
+/* Rows that take all they see, between others that do not: neither scores nor lengths nor blocks of them are looked at. The
+ * others are as without. */
+static void check_takes_all(size_t n_rows, size_t stride, uint32_t k, size_t more, uint64_t all, uint32_t be, bool lists,
+                            size_t t)
+{
+    const size_t ids_of = k + more, lists_of = be ? stride / be + 1 : 0;
+    float       *scores = calloc(n_rows * stride + 1, sizeof *scores);
+    uint64_t    *n = calloc(n_rows + 1, sizeof *n), *visible = calloc(n_rows + 1, sizeof *visible);
+    uint32_t    *n_blocks = calloc(n_rows + 1, sizeof *n_blocks);
+    int32_t     *blocks = calloc(n_rows * lists_of + 1, sizeof *blocks);
+    int32_t     *want = calloc(n_rows * ids_of + 1, sizeof *want), *got = calloc(n_rows * ids_of + 1, sizeof *got);
+    topk_job     j = {.p = {.scores = t % 7 == 6 && !be ? NULL : scores, .n_scores = lists ? NULL : n,
+                            .blocks = be ? blocks : NULL,
+                            .n_blocks = lists ? n_blocks : NULL, .ids = want, .scores_stride = stride,
+                            .blocks_stride = lists_of, .ids_stride = ids_of, .n_rows = n_rows, .block_entries = be, .k = k},
+                      .off = t % 4};
+
+    assert_true(scores && n && visible && n_blocks && blocks && want && got);
+    for (size_t row = 0; row < n_rows; row++) {
+        visible[row] = prng() % 5 == 0 ? 0 : prng() % 2 ? prng() % (k + 1) : k + prng() % (stride + 1);
+        n_blocks[row] = (uint32_t)(be ? prng() % (stride / be + 1) : 0);
+        n[row] = lists ? (uint64_t)n_blocks[row] * be : prng() % (stride + 1);
+        for (size_t i = 0; i < stride; i++)
+            scores[row * stride + i] = i < n[row] ? score((t + row) % N_PATTERNS, i, n[row]) : INFINITY;
+        for (size_t i = 0, at = 0; i < lists_of; i++, at += 1 + prng() % 3)
+            blocks[row * lists_of + i] = (int32_t)at;
+    }
+    CPU(topk, &j.p);
+    for (size_t row = 0; row < n_rows; row++) {
+        if (all == 0 || visible[row] > all)
+            continue;
+        for (size_t i = 0; i < ids_of; i++)
+            want[row * ids_of + i] = i < visible[row] ? (int32_t)i : -1;
+        for (size_t i = 0; i < stride; i++)
+            scores[row * stride + i] = INFINITY;
+        n[row] = UINT64_MAX;
+        n_blocks[row] = UINT32_MAX;
+        for (size_t i = 0; i < lists_of; i++)
+            blocks[row * lists_of + i] = -7;
+    }
+    j.p.all = all;
+    j.p.n_visible = visible;
+    gpu_run(run_topk, &j, got, n_rows * ids_of * sizeof *got);
+    for (size_t i = 0; i < n_rows * ids_of; i++)
+        if (got[i] != want[i])
+            fail_msg("case %zu: row %zu sees %llu, place %zu: %d, not %d", t, i / ids_of,
+                     (unsigned long long)visible[i / ids_of], i % ids_of, (int)got[i], (int)want[i]);
+    free(scores);
+    free(n);
+    free(visible);
+    free(n_blocks);
+    free(blocks);
+    free(want);
+    free(got);
+}
+
+static void test_topk_of_rows_that_take_all(void **state)
+{
+    static const size_t   strides[] = {40, 700, 1, 2100, 16500};
+    static const uint32_t sizes[] = {0, 8, 3, 0, 8, 16}, ks[] = {16, 5, 512, 64};
+
+    (void)state;
+    prng_seed(11);
+    for (size_t t = 0; t < 30; t++) {
+        const uint32_t k = ks[t % 4];
+
+        check_takes_all(t % 5 == 4 ? 3 : 1 + t % 9, strides[t % 5], k, t % 3, t % 6 == 5 ? 0 : t % 2 ? k : k / 2, sizes[t % 6],
+                        sizes[t % 6] && t % 4 == 0, t);
+    }
+}
+
 static void test_topk_short_rows(void **state)
 {
     static const size_t   strides[] = {1, 2, 3, 5, 31, 32, 33, 127, 130, 1000, 4095, 4096, 4097, 8195, 16383, 16384};
@@ -277,6 +350,17 @@ static void test_topk_rows_in_turns(void **state)
     free(scores);
 }
 
+/* A row that fills all its blocks, beside rows of none, of some and of all but one of their blocks. */
+static void test_topk_of_uneven_long_rows(void **state)
+{
+    const uint64_t n[5] = {70000, 8191, 0, 8193, 57345};
+
+    (void)state;
+    prng_seed(12);
+    check_topk(5, 70000, n, 100, 3, 0, 0, 0);
+    check_topk(5, 70000, n, 700, 0, 11, 8, 1);
+}
+
 static void test_topk_nothing_to_take(void **state)
 {
     static const uint64_t n[3] = {0, 7, 0};
@@ -298,6 +382,10 @@ static void test_topk_refuses(void **state)
     assert_int_equal(gpu_ops->topk(gpu, &p, &err), KVCSA_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "2048"));
     p.k = 1;
+    p.all = 1;
+    assert_int_equal(gpu_ops->topk(gpu, &p, &err), KVCSA_ERR_ARG);
+    assert_non_null(strstr(err.text, "n_visible"));
+    p.all = 0;
     p.scores_stride = (size_t)1 << 31;
     assert_int_equal(gpu_ops->topk(gpu, &p, &err), KVCSA_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "2147483647"));
@@ -436,11 +524,13 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(test_topk_short_rows),
     cmocka_unit_test(test_topk_of_lists),
     cmocka_unit_test(test_topk_of_equals),
+    cmocka_unit_test(test_topk_of_rows_that_take_all),
     cmocka_unit_test(test_topk_short_patterns),
     cmocka_unit_test(test_topk_long_rows),
     cmocka_unit_test(test_topk_long_patterns),
     cmocka_unit_test(test_topk_many_rows),
     cmocka_unit_test(test_topk_rows_in_turns),
+    cmocka_unit_test(test_topk_of_uneven_long_rows),
     cmocka_unit_test(test_topk_nothing_to_take),
     cmocka_unit_test(test_topk_refuses),
     cmocka_unit_test(test_topk_recorded),

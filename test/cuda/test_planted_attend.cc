@@ -1,15 +1,6 @@
 /* Faults that are planted into the kernel of sparse attention: each barrier is left out once, pages, blocks and rows are off by
  * one, scales are those of the group beside. */
-#include <cmath>
-#include <csetjmp>
-#include <cstdarg>
-#include <cstdlib>
-#include <functional>
-#include <vector>
-
-extern "C" {
-#include <cmocka.h>
-}
+#include "planted.h"
 
 #include "device_tile.cuh"
 
@@ -68,16 +59,7 @@ enum : unsigned {
     CHUNK_POS = 90
 };
 
-typedef std::vector<float>   floats;
 typedef std::vector<uint8_t> bytes;
-
-uint32_t random_state;
-
-uint32_t random_bits()
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return random_state >> 8;
-}
 
 /* Rows of 512 channels: no NaN, scales that differ by up to 8 from group to group. */
 bytes rows_of(size_t n, bool fp8)
@@ -90,6 +72,8 @@ bytes rows_of(size_t n, bool fp8)
     return out;
 }
 
+kvi_slices tables; /* of the world that was made last */
+
 struct world {
     floats                 q, sink, out;
     bytes                  chunk;
@@ -97,16 +81,16 @@ struct world {
     std::vector<uint8_t *> pages, parts; /* one more of each than there are */
     std::vector<int32_t>   ids;
     uint64_t               pos;
+    kvi_slice              slices[3]; /* that in the middle is the world's own */
+    kvi_slice_rows         rows[3];
     attend_args            args;
 
     world() : q(HEADS * ATTEND_WIDTH), sink(HEADS), out(q.size()), ids(SELECTED), pos(POS), args()
     {
         random_state = 5;
-        for (float &v : q)
-            v = static_cast<float>(random_bits()) * 0x1p-23f - 1.0f;
-        for (float &v : sink)
-            v = static_cast<float>(random_bits()) * 0x1p-24f;
-        chunk = rows_of(POS - CHUNK_POS + 2, true);
+        random_floats(q, -1.0f, 2.0f);
+        random_floats(sink, 0.0f, 1.0f);
+        chunk = rows_of(POS - CHUNK_POS + 4, true);
         memory.reserve(PAGES + BLOCKS + 2);
         for (unsigned i = 0; i <= PAGES; i++) {
             memory.push_back(rows_of(PAGE_ROWS + 1, true));
@@ -122,7 +106,7 @@ struct world {
         args.out = out.data();
         args.pos = &pos;
         args.pages = pages.data();
-        args.chunk = chunk.data();
+        args.chunk = chunk.data() + ATTEND_FP8;
         args.sink = sink.data();
         args.ids = ids.data();
         args.main_parts = parts.data();
@@ -139,6 +123,11 @@ struct world {
         args.main_row_bytes = ATTEND_FP4;
         args.format = KVCSA_FORMAT_FP4_E4M3_G16;
         args.scale = 0.01f;
+        for (unsigned i = 0; i < 3; i++) {
+            slices[i] = {nullptr, parts.data() + (i != 1), pages.data() + (i != 1), nullptr};
+            rows[i] = {CHUNK_POS, i, i == 1 ? 0u : POS + 2 - WINDOW};
+        }
+        tables = {slices, rows, 1};
     }
 };
 
@@ -152,15 +141,11 @@ bool run(int order, int barrier, const std::function<void(attend_args &)> &chang
     change(w.args);
     for (unsigned &n : arrivals)
         n = 0;
-    kvi_emu_order(order, 9);
     left_out = barrier;
-    ran = kvi_emu::launch("planted", dim3(1), dim3(ATTEND_THREADS), sizeof(shape::shared),
-                          [&] { attend_bf16_f32_kernel<HEADS, 32, true>(w.args); });
+    ran = planted_launch(order, 1, ATTEND_THREADS, sizeof(shape::shared),
+                         [&] { attend_bf16_f32_kernel<HEADS, 32, true>(w.args); });
     left_out = -1;
-    kvi_emu_order(kvi_emu::ASCENDING, 1);
     out = w.out;
-    if (!ran)
-        (void)kvi_emu_fault();
     return ran;
 }
 
@@ -174,28 +159,16 @@ void test_barriers(void **)
     assert_true(run(0, -1, nothing, right));
     for (int order = 1; order < 3; order++) {
         assert_true(run(order, -1, nothing, out));
-        assert_memory_equal(out.data(), right.data(), right.size() * sizeof(float));
+        assert_true(same(out, right));
     }
     for (int barrier = 0; barrier < 15; barrier++) {
         bool found = false;
 
         for (int order = 0; order < 3 && !found; order++)
-            found = !run(order, barrier, nothing, out) || std::memcmp(out.data(), right.data(), right.size() * sizeof(float)) != 0;
+            found = !run(order, barrier, nothing, out) || !same(out, right);
         if (!found)
             fail_msg("nobody misses barrier %d", barrier);
     }
-}
-
-/* The largest difference beside the largest value. */
-double distance(const floats &a, const floats &b)
-{
-    double most = 0, size = 0;
-
-    for (size_t i = 0; i < a.size(); i++) {
-        most = std::fmax(most, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-        size = std::fmax(size, std::fabs(static_cast<double>(a[i])));
-    }
-    return most / size;
 }
 
 void test_places(void **)
@@ -225,7 +198,46 @@ void test_places(void **)
     }
 }
 
-const CMUnitTest tests[] = {cmocka_unit_test(test_barriers), cmocka_unit_test(test_places)};
+/* The world as the second of three timelines: what stands in the fields is another's. */
+void among_others(attend_args &a)
+{
+    a.of = tables;
+    a.first_row = 1;
+    a.chunk -= ATTEND_FP8;
+    a.pages = nullptr;
+    a.main_parts = nullptr;
+    a.chunk_pos = a.floor = UINT64_MAX;
+}
+
+void test_timelines(void **)
+{
+    static const struct {
+        const char *what;
+        void      (*change)(attend_args &);
+    } faults[] = {
+        {"the timeline in front", [](attend_args &a) { a.first_row--; }},
+        {"the timeline behind", [](attend_args &a) { a.first_row++; }},
+        {"timelines of a row more", [](attend_args &a) { a.of.each++; }},
+        {"rows of the timeline behind", [](attend_args &a) { a.of.rows++; }},
+        {"pages and blocks of the timeline behind", [](attend_args &a) { a.of.slices++; }},
+    };
+    floats right, out;
+
+    assert_true(run(0, -1, nothing, right));
+    assert_true(run(0, -1, among_others, out));
+    assert_true(same(out, right));
+    for (const auto &f : faults) {
+        const auto change = [&](attend_args &a) {
+            among_others(a);
+            f.change(a);
+        };
+        assert_true(run(0, -1, change, out));
+        if (distance(right, out) < 0.02)
+            fail_msg("%s: nobody sees it (%g)", f.what, distance(right, out));
+    }
+}
+
+const CMUnitTest tests[] = {cmocka_unit_test(test_barriers), cmocka_unit_test(test_places), cmocka_unit_test(test_timelines)};
 
 } // namespace
 

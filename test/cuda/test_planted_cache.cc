@@ -1,16 +1,6 @@
 /* Faults that are planted into the kernels that write rows of the cache: barriers are left out, blocks and rows are off by one,
  * scales are made of a group that is not their own. */
-#include <cmath>
-#include <csetjmp>
-#include <cstdarg>
-#include <functional>
-#include <vector>
-
-extern "C" {
-#include <cmocka.h>
-}
-
-#include "device.cuh"
+#include "planted.h"
 
 namespace {
 
@@ -42,25 +32,23 @@ enum : unsigned { ROWS = 11, WIDTH = 640, PER_BLOCK = 8, FIRST = 5, BLOCKS = 3, 
 
 typedef std::vector<uint8_t> bytes;
 
-std::vector<float> numbers(size_t n)
+floats numbers(size_t n)
 {
-    std::vector<float> x(n);
-    uint32_t           random = 3;
+    floats x(n);
 
-    for (size_t i = 0; i < n; i++) { /* groups of different sizes */
-        random = random * 1664525u + 1013904223u;
-        x[i] = (static_cast<float>(random >> 8) * 0x1p-23f - 1.0f) * static_cast<float>(1u << i / 16 % 5);
-    }
+    random_state = 3;
+    random_floats(x, -1.0f, 2.0f);
+    for (size_t i = 0; i < n; i++) /* groups of different sizes */
+        x[i] *= static_cast<float>(1u << i / 16 % 5);
     return x;
 }
 
 /* ROWS rows from row FIRST of a block on; groups of `group_rows` as the index keys have them. False = a fault was reported. */
-bool run_append(int order, unsigned format, unsigned group_rows, const std::function<void(kvi_append_job &)> &change, bytes &out)
+bool run_append(int order, unsigned format, unsigned group_rows, const std::function<void(append_args &)> &change, bytes &out)
 {
-    const std::vector<float> x = numbers(ROWS * WIDTH + WIDTH);
-    std::vector<uint8_t *>   parts;
-    append_args              a = {};
-    bool                     ran;
+    const floats           x = numbers(ROWS * WIDTH + WIDTH);
+    std::vector<uint8_t *> parts;
+    append_args            a = {};
 
     out.assign((BLOCKS + 1) * PART, 0x5a);
     for (unsigned i = 0; i <= BLOCKS; i++)
@@ -76,37 +64,27 @@ bool run_append(int order, unsigned format, unsigned group_rows, const std::func
     a.first.group_rows = group_rows;
     a.first.value_bytes = static_cast<unsigned>(cache_value_bytes(format, WIDTH));
     a.first.scale_bytes = static_cast<unsigned>(cache_scale_bytes(format, WIDTH));
-    change(a.first);
+    change(a);
     a.first_warps = a.warps = a.first.n_rows * ((a.first.width + CACHE_CHUNK - 1) / CACHE_CHUNK);
-    kvi_emu_order(order, 9);
-    ran = kvi_emu::launch("planted", dim3((a.warps + CACHE_WARPS - 1) / CACHE_WARPS), dim3(CACHE_THREADS), sizeof(cache_shared),
+    return planted_launch(order, (a.warps + CACHE_WARPS - 1) / CACHE_WARPS, CACHE_THREADS, sizeof(cache_shared),
                           [&] { append_rows_kernel(a); });
-    kvi_emu_order(kvi_emu::ASCENDING, 1);
-    if (!ran)
-        (void)kvi_emu_fault();
-    return ran;
 }
 
 bool run_query(int order, bytes &out)
 {
     enum : unsigned { N = 3 * CACHE_CHUNK + 64 };
-    const std::vector<float> x = numbers(N);
-    std::vector<int8_t>      codes(N);
-    std::vector<float>       scales(N / 32);
-    const query_args         a = {x.data(), codes.data(), scales.data(), nullptr, N, 0, 0.0f};
-    bool                     ran;
+    const floats        x = numbers(N);
+    std::vector<int8_t> codes(N);
+    floats              scales(N / 32);
+    const query_args    a = {x.data(), codes.data(), scales.data(), nullptr, N, 0, 0.0f};
+    const bool          ran = planted_launch(order, 1, CACHE_THREADS, sizeof(cache_shared), [&] { index_query_kernel(a); });
 
-    kvi_emu_order(order, 9);
-    ran = kvi_emu::launch("planted", dim3(1), dim3(CACHE_THREADS), sizeof(cache_shared), [&] { index_query_kernel(a); });
-    kvi_emu_order(kvi_emu::ASCENDING, 1);
-    if (!ran)
-        (void)kvi_emu_fault();
     out.assign(codes.begin(), codes.end());
     out.insert(out.end(), reinterpret_cast<uint8_t *>(scales.data()), reinterpret_cast<uint8_t *>(scales.data() + scales.size()));
     return ran;
 }
 
-void nothing(kvi_append_job &) {}
+void nothing(append_args &) {}
 
 typedef std::function<bool(int order, bytes &out)> kernel_run;
 
@@ -156,15 +134,15 @@ void test_places(void **)
 {
     static const struct {
         const char *what;
-        void      (*change)(kvi_append_job &);
+        void      (*change)(append_args &);
     } faults[] = {
-        {"the next block", [](kvi_append_job &j) { j.parts++; }},
-        {"the next row", [](kvi_append_job &j) { j.first_row++; }},
-        {"the row in front", [](kvi_append_job &j) { j.first_row--; }},
-        {"a row less", [](kvi_append_job &j) { j.n_rows--; }},
-        {"blocks of one row more", [](kvi_append_job &j) { j.rows_per_block++; }},
-        {"the next row of x", [](kvi_append_job &j) { j.x += WIDTH; }},
-        {"scales in other places", [](kvi_append_job &j) { j.group_rows = j.group_rows == 1 ? 8 : 1; }},
+        {"the next block", [](append_args &a) { a.first.parts++; }},
+        {"the next row", [](append_args &a) { a.first.first_row++; }},
+        {"the row in front", [](append_args &a) { a.first.first_row--; }},
+        {"a row less", [](append_args &a) { a.first.n_rows--; }},
+        {"blocks of one row more", [](append_args &a) { a.first.rows_per_block++; }},
+        {"the next row of x", [](append_args &a) { a.first.x += WIDTH; }},
+        {"scales in other places", [](append_args &a) { a.first.group_rows = a.first.group_rows == 1 ? 8 : 1; }},
     };
 
     for (const auto &k : kinds) {
@@ -181,7 +159,62 @@ void test_places(void **)
     }
 }
 
-const CMUnitTest tests[] = {cmocka_unit_test(test_barriers_and_scales), cmocka_unit_test(test_places)};
+/* The rows as those of three timelines, all of which have the same blocks: the first six go where they went before, the others
+ * a row further, but for one that is not stored. */
+struct timelines {
+    kvi_slice slices[4];
+    uint64_t  entry_pos[ROWS + 1];
+};
+
+void among_others(append_args &a, timelines &t)
+{
+    for (kvi_slice &s : t.slices)
+        s = {nullptr, a.first.parts, nullptr, nullptr};
+    t.slices[1].main_parts++; /* counted from its second block on */
+    for (unsigned i = 0; i <= ROWS; i++)
+        t.entry_pos[i] = i == 7 ? KVI_NO_ENTRY : 2 * (FIRST + i + (i > 5) - (i / 4 == 1 ? +PER_BLOCK : 0)) + 1;
+    a.slices = {{t.slices, nullptr, 4}, t.entry_pos, 2};
+    a.first.parts = nullptr;
+    a.first.first_row = 77; /* is not read */
+}
+
+void test_timelines(void **)
+{
+    static const struct {
+        const char *what;
+        void      (*change)(append_args &);
+    } faults[] = {
+        {"the timeline behind", [](append_args &a) { a.slices.of.slices++; }},
+        {"timelines of a row more", [](append_args &a) { a.slices.of.each++; }},
+        {"the row beside", [](append_args &a) { a.slices.entry_pos++; }},
+        {"entries of a token more", [](append_args &a) { a.slices.ratio++; }},
+    };
+
+    for (const auto &k : kinds) {
+        bytes     right, out, want;
+        timelines t;
+
+        assert_true(run_append(0, k.format, k.group_rows, [&](append_args &a) { among_others(a, t); }, right));
+        /* what the same rows are where jobs say it */
+        assert_true(run_append(0, k.format, k.group_rows, [](append_args &a) { a.first.n_rows = 6; }, want));
+        assert_true(run_append(0, k.format, k.group_rows, [&](append_args &a) {
+            among_others(a, t);
+            a.first.n_rows = 6;
+        }, out));
+        assert_true(out == want);
+        for (const auto &f : faults) {
+            assert_true(run_append(0, k.format, k.group_rows, [&](append_args &a) {
+                among_others(a, t);
+                f.change(a);
+            }, out));
+            if (out == right)
+                fail_msg("%s: %s: nobody sees it", k.what, f.what);
+        }
+    }
+}
+
+const CMUnitTest tests[] = {cmocka_unit_test(test_barriers_and_scales), cmocka_unit_test(test_places),
+                            cmocka_unit_test(test_timelines)};
 
 } // namespace
 

@@ -1,5 +1,6 @@
 /* Faults that are planted into the kernels of index.cuh: a wait, a barrier or an exchange of the warp is left out, pages, scale
- * groups and heads are off by one. The emulation must give a wrong result or report a fault in at least one order of threads. */
+ * groups and heads are off by one, blocks are dealt to the wrong timeline. The emulation must give a wrong result or report a
+ * fault in at least one order of threads. */
 #include <cmath>
 #include <csetjmp>
 #include <cstdarg>
@@ -14,7 +15,7 @@ extern "C" {
 
 namespace {
 
-enum fault { NONE, NO_COPY_WAIT, NO_WARP_BARRIER, NO_BLOCK_BARRIER, WRONG_PAGE, WRONG_GROUP, WRONG_TREE, FAULTS };
+enum fault { NONE, NO_COPY_WAIT, NO_WARP_BARRIER, NO_BLOCK_BARRIER, WRONG_PAGE, WRONG_GROUP, WRONG_TREE, WRONG_DEAL, FAULTS };
 enum { GROUP_BYTES = 544 }; /* eight keys of 128 channels */
 int planted;
 
@@ -40,6 +41,12 @@ float planted_shfl_xor(float v, unsigned mask KVI_SITE_MORE)
 {
     return kvi_shfl_xor(v, planted == WRONG_TREE && mask == 2 ? 4u : mask, file, line);
 }
+/* Only the dealing of blocks scans: units of all tiles, then blocks in front. */
+template <class T> T planted_shfl_up(T v, unsigned n KVI_SITE_MORE)
+{
+    const T lower = kvi_shfl_up(v, n, file, line);
+    return planted == WRONG_DEAL && sizeof(T) == sizeof(unsigned) ? T() : lower;
+}
 /* From where keys are copied. */
 void planted_copy_16(void *shared, const void *global)
 {
@@ -54,18 +61,20 @@ void planted_copy_16(void *shared, const void *global)
 #define kvi_sync_warp  planted_sync_warp
 #define kvi_sync_block planted_sync_block
 #define kvi_shfl_xor   planted_shfl_xor
+#define kvi_shfl_up    planted_shfl_up
 #define kvi_copy_16    planted_copy_16
 #include "index.cuh"
 #undef kvi_copy_wait
 #undef kvi_sync_warp
 #undef kvi_sync_block
 #undef kvi_shfl_xor
+#undef kvi_shfl_up
 #undef kvi_copy_16
 
 namespace {
 
-/* Each of 8 warps goes once round its ring of three: stale keys are keys, too. */
-enum { N = 1300, HEADS = 32, GROUPS = (N + 7) / 8 };
+/* Each of 8 warps goes once round its ring of three: stale keys are keys, too. The second timeline is short. */
+enum { N = 1300, SECOND = 70, HEADS = 32, GROUPS = (N + 7) / 8, SLICES = 2 };
 
 struct result {
     bool               ran;
@@ -76,11 +85,13 @@ struct result {
 result run(int order, int fault)
 {
     static uint4                cache[(GROUPS + 2) * GROUP_BYTES / 16]; /* what a wrong page reads lies inside */
-    static uint64_t             codes[HEADS * 128 / 8];
-    uint8_t                    *bytes = reinterpret_cast<uint8_t *>(cache), *parts[1] = {bytes};
-    std::vector<float>          scales(HEADS * 4), weights(HEADS);
-    result                      r = {false, std::vector<float>(N + INDEX_UNIT)}; /* counts may be wrong, too */
-    const uint64_t              n = N;
+    static uint64_t             codes[SLICES * HEADS * 128 / 8];
+    uint8_t                    *bytes = reinterpret_cast<uint8_t *>(cache), *parts[SLICES] = {bytes, bytes + 5 * GROUP_BYTES};
+    const kvi_slice             slices[SLICES] = {{&parts[0], nullptr, nullptr, nullptr},
+                                                  {&parts[1], nullptr, nullptr, nullptr}};
+    std::vector<float>          scales(SLICES * HEADS * 4), weights(SLICES * HEADS);
+    result                      r = {false, std::vector<float>(SLICES * N + INDEX_UNIT)}; /* counts may be wrong, too */
+    const uint64_t              n[SLICES] = {N, SECOND};
     uint32_t                    random = 99;
     typedef index_shared<4, 4, 3> shared;
     const auto                  next = [&] { return (random = random * 1664525u + 1013904223u) >> 16; };
@@ -94,14 +105,16 @@ result run(int order, int fault)
         x = std::ldexp(1.0f, static_cast<int>(next() % 3));
     for (float &x : weights)
         x = static_cast<float>(next()) * 1e-5f - 0.2f;
-    a.parts = parts;
+    a.slices = slices;
     a.codes = reinterpret_cast<int8_t *>(codes);
     a.scales = scales.data();
     a.weights = weights.data();
-    a.n_visible = &n;
+    a.n_visible = n;
     a.scores = r.scores.data();
     a.scores_stride = N;
-    a.n_rows = a.rows_tile = 1;
+    a.n_rows = a.n_tiles = SLICES;
+    a.rows_slice = a.rows_tile = a.tiles_slice = 1;
+    a.deal = 1; /* and one more block for each of the two */
     a.n_heads = a.n_tree = HEADS;
     a.n_groups = 4;
     a.rows_per_block = {2048, 1, 11};
@@ -109,7 +122,7 @@ result run(int order, int fault)
     a.piece = 16;
     planted = fault;
     kvi_emu_order(order, 5);
-    r.ran = kvi_emu::launch("planted", dim3(1), dim3(INDEX_THREADS), sizeof(shared), [=] { index_kernel<4, 4, 3, true>(a); });
+    r.ran = kvi_emu::launch("planted", dim3(1 + SLICES), dim3(INDEX_THREADS), sizeof(shared), [=] { index_kernel<4, 4, 3, true>(a); });
     planted = NONE;
     kvi_emu_order(kvi_emu::ASCENDING, 1);
     kvi_emu_fault();

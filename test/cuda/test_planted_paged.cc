@@ -1,20 +1,11 @@
 /* Faults that are planted into the kernels of paged attention: barriers are left out, pages and rows are off by one, scales are
  * those of the group beside. */
-#include <cmath>
-#include <csetjmp>
 #include <csignal>
-#include <cstdarg>
 #include <cstdio>
-#include <functional>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <vector>
 
-extern "C" {
-#include <cmocka.h>
-}
-
-#include "device.cuh"
+#include "planted.h"
 
 namespace {
 
@@ -61,16 +52,6 @@ enum : unsigned {
     ROW = WIDTH / 32 * 34
 };
 
-typedef std::vector<float> floats;
-
-uint32_t random_state;
-
-uint32_t random_bits()
-{
-    random_state = random_state * 1664525u + 1013904223u;
-    return random_state >> 8;
-}
-
 /* Q8_0 rows whose scales differ by up to 8 from group to group; every page has room for one row more. */
 struct world {
     floats                 q, sink, out, sums;
@@ -86,10 +67,8 @@ struct world {
         const size_t page = (PAGE_OFF + (2 * PAGE_ROWS + 1) * ROW + 15) / 16 * 16;
 
         random_state = 5;
-        for (float &v : q)
-            v = static_cast<float>(random_bits()) * 0x1p-23f - 1.0f;
-        for (float &v : sink)
-            v = static_cast<float>(random_bits()) * 0x1p-24f;
+        random_floats(q, -1.0f, 2.0f);
+        random_floats(sink, 0.0f, 1.0f);
         memory.resize(PAGES * page);
         for (size_t i = 0; i < memory.size(); i++) {
             const size_t at = (i % page - PAGE_OFF) % 34;
@@ -116,16 +95,11 @@ struct world {
     }
 };
 
-template <class F> bool launch(unsigned blocks, unsigned threads, size_t shared, F kernel)
+bool launch(int order, unsigned blocks, unsigned threads, size_t shared, const std::function<void()> &kernel)
 {
-    bool ran = true;
-
     for (unsigned i = 0; i < 1024; i++)
         block_arrivals[i] = warp_arrivals[i] = 0;
-    ran = kvi_emu::launch("planted", dim3(blocks), dim3(threads), shared, kernel);
-    if (!ran)
-        (void)kvi_emu_fault();
-    return ran;
+    return planted_launch(order, blocks, threads, shared, kernel);
 }
 
 /* One block takes both chunks. False = a fault was reported. */
@@ -135,10 +109,8 @@ bool run_whole(int order, const std::function<void(paged_args &)> &change, float
     bool  ran;
 
     change(w.args);
-    kvi_emu_order(order, 9);
-    ran = launch(1, paged_shape<planted_q8, 128, 1>::THREADS, sizeof(paged_shared<planted_q8, 128, 1>),
+    ran = launch(order, 1, paged_shape<planted_q8, 128, 1>::THREADS, sizeof(paged_shared<planted_q8, 128, 1>),
                  [&] { paged_kernel<planted_q8, 128, 1>(w.args); });
-    kvi_emu_order(kvi_emu::ASCENDING, 1);
     out = w.out;
     return ran;
 }
@@ -150,27 +122,23 @@ bool run_apart(int order, floats &out)
     world     w(true);
     bool      ran;
 
-    kvi_emu_order(order, 9);
     left_out_block = -1;
-    ran = launch(2, paged_shape<planted_q8, 128, 1>::THREADS, sizeof(paged_shared<planted_q8, 128, 1>),
+    ran = launch(order, 2, paged_shape<planted_q8, 128, 1>::THREADS, sizeof(paged_shared<planted_q8, 128, 1>),
                  [&] { paged_kernel<planted_q8, 128, 1>(w.args); });
     left_out_block = block;
     for (unsigned head = 0; head < HEADS && ran; head++) {
         paged_args a = w.args; /* a head at a time: arrivals are counted by block */
 
-        ran = launch(HEADS, PAGED_COMBINE_THREADS, sizeof(paged_combine_shared), [&] {
+        ran = launch(order, HEADS, PAGED_COMBINE_THREADS, sizeof(paged_combine_shared), [&] {
             if (blockIdx.x == head)
                 paged_combine_kernel(a);
         });
     }
-    kvi_emu_order(kvi_emu::ASCENDING, 1);
     out = w.out;
     return ran;
 }
 
 void nothing(paged_args &) {}
-
-bool same(const floats &a, const floats &b) { return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0; }
 
 typedef std::function<bool(int order, floats &out)> kernel_run;
 
@@ -223,20 +191,6 @@ void test_barriers(void **)
     }
     left_out_block = 0;
     check_barrier("the merging kernel", 0, right, run_apart);
-}
-
-/* The largest difference beside the largest value. */
-double distance(const floats &a, const floats &b)
-{
-    double most = 0, size = 0;
-
-    for (size_t i = 0; i < a.size(); i++) {
-        if (std::isnan(b[i]))
-            return HUGE_VAL;
-        most = std::fmax(most, std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
-        size = std::fmax(size, std::fabs(static_cast<double>(a[i])));
-    }
-    return most / size;
 }
 
 void test_places(void **)

@@ -63,7 +63,7 @@ select_row_args row_of(const std::vector<uint32_t> &x, const uint64_t *n, result
     r.ran = true;
     for (int i = 0; i < IDS; i++)
         all_ids[i] = 77;
-    return {x.data(), n, nullptr, nullptr, all_ids, nullptr, x.size(), 0, IDS, 1, 0, K, 0};
+    return {x.data(), n, nullptr, nullptr, all_ids, nullptr, x.size(), 0, IDS, 1, 0, K, 0, 0, nullptr};
 }
 
 template <class ARGS>
