@@ -125,7 +125,9 @@ enum { /* kvcsa_trace_event.kind */
     KVCSA_TRACE_EVICT = 4,   /* a published block went; reason says why */
     KVCSA_TRACE_REPLAY = 5,  /* n_tokens are run again to rebuild windows */
     KVCSA_TRACE_SAVE = 6,    /* n_bytes were written */
-    KVCSA_TRACE_LOAD = 7     /* n_bytes were read */
+    KVCSA_TRACE_LOAD = 7,    /* n_bytes were read */
+    KVCSA_TRACE_MOVE_OUT = 8, /* a published block went from a device to the host's memory */
+    KVCSA_TRACE_MOVE_IN = 9   /* and came back */
 };
 enum { /* reasons: why a token has to be computed, why a block went */
     KVCSA_REASON_NONE = 0,
@@ -136,7 +138,8 @@ enum { /* reasons: why a token has to be computed, why a block went */
     KVCSA_REASON_LOGITS = 5,     /* logits of these rows were asked for */
     KVCSA_REASON_SHORT = 6,      /* rebuilding the windows would cost more than it saves */
     KVCSA_REASON_PRIVATE = 7,    /* the session's blocks are approximate, or not published */
-    KVCSA_REASON_BUDGET = 16,    /* room was wanted for something else */
+    KVCSA_REASON_BUDGET = 16,    /* room was wanted for something else; of a MISS: there is none to
+                                  * bring the rest of the known prefix back from host_bytes */
     KVCSA_REASON_TRIM = 17,      /* kvcsa_pool_trim */
     KVCSA_REASON_RESIZE = 18,    /* kvcsa_pool_resize */
     KVCSA_REASON_FORGOTTEN = 19, /* kvcsa_prefix_forget */
@@ -507,6 +510,12 @@ typedef struct kvcsa_pool_params {
                                        * folder of this library, or of the program that it is linked
                                        * into. Neither environment nor current folder are looked
                                        * at */
+    uint64_t host_bytes;              /* memory of the host for prefixes that a device has no room
+                                       * for: evicted blocks go there, pinned, and come back when a
+                                       * session's tokens begin like them. Beside budget_bytes;
+                                       * counted in blocks, what is free in slabs comes on top.
+                                       * 0 = none, such prefixes are lost. Ignored where blocks lie
+                                       * in the host's memory anyway */
 } kvcsa_pool_params;
 enum { /* what computes, and in whose memory blocks, windows and weights lie */
     KVCSA_BACKEND_AUTO = 0, /* a device, if a plug-in is there and finds one that answers, else the
@@ -550,7 +559,13 @@ typedef struct kvcsa_backend_info {
 } kvcsa_backend_info;
 enum {
     KVCSA_POOL_FILL_FREED = 1u, /* overwrite a freed block with 0xA5 (for tests of your own) */
-    KVCSA_POOL_ZERO_FREED = 2u  /* overwrite a freed block with zeros */
+    KVCSA_POOL_ZERO_FREED = 2u, /* overwrite a freed block with zeros */
+    KVCSA_POOL_FAST_DENSE = 4u  /* products of many rows with BF16 and F32 weights by the vendor's
+                                 * library (cuBLASLt), where a device has one; the log says whether.
+                                 * kvcsa_backend_info.numerics then is another, and bits of results
+                                 * depend on how many rows are computed together: on the length of
+                                 * appends, on other sessions, on what was reused. Without effect on
+                                 * the CPU. Since 0.4 */
 };
 enum { /* who goes when room is wanted; only prefixes that no session uses and nobody pinned */
     KVCSA_EVICT_COST = 0, /* the one that was reused least, aged by what went before: a shared
@@ -590,6 +605,16 @@ typedef struct kvcsa_pool_stats {
     uint64_t n_saved_records;
     uint64_t n_loaded_bytes;
     uint64_t n_loaded_records;
+    uint64_t host_budget_bytes;  /* kvcsa_pool_params.host_bytes; 0 where it is ignored. All else in
+                                  * this record but record_bytes, n_published_blocks and
+                                  * n_evicted_blocks leaves out what lies there. Likewise below
+                                  * since 0.4 */
+    uint64_t host_used_bytes;    /* blocks and window pages there; never above the budget */
+    uint64_t host_slab_bytes;    /* pinned memory for them, free ones included */
+    uint64_t n_host_blocks;
+    uint64_t n_host_pages;       /* of windows stored beside these blocks */
+    uint64_t n_moved_out_blocks; /* copied there, one transfer each; since creation */
+    uint64_t n_moved_in_blocks;  /* copied back, likewise */
 } kvcsa_pool_stats;
 
 /** Fill params with defaults.  Thread: any.  Since: 0.1 */
@@ -661,7 +686,8 @@ KVCSA_API kvcsa_status kvcsa_pool_resize(kvcsa_pool *pool, uint64_t budget_bytes
 
 /**
  * Evict prefixes that no session uses and nobody pinned until used_bytes is at most
- * `max_used_bytes` or there are none left, and give free memory back to the allocator.
+ * `max_used_bytes` or there are none left, and give free memory back to the allocator. With
+ * host_bytes they go there as far as there is room; what is there stays until it is forgotten.
  *
  * @param freed_bytes  what the allocator got back. May be NULL.
  * Status:  ERR_ARG.   Thread: shared.   Since: 0.2
@@ -1111,7 +1137,8 @@ KVCSA_API kvcsa_status kvcsa_prefix_publish(kvcsa_session *session, uint64_t *n_
 
 /**
  * Keep the full blocks that `tokens` begin with from being evicted, until they are unpinned as
- * often as pinned. Pinned bytes still count in the budget.
+ * often as pinned. Pinned bytes still count in the budget: what host_bytes holds of them comes back
+ * first, as far as there is room.
  *
  * @param n_pinned  tokens whose blocks are pinned: the known prefix in whole blocks; 0 = none is
  *                  known. Unpin with the first n_pinned tokens. May be NULL.
@@ -1137,7 +1164,7 @@ KVCSA_API kvcsa_status kvcsa_prefix_unpin(kvcsa_pool *pool, const kvcsa_model *m
  *
  * @param model          NULL = every prefix of the pool (tokens must be NULL too).
  * @param tokens         NULL with n_tokens 0 = every prefix of model and salt.
- * @param n_freed_bytes  of the budget. May be NULL.
+ * @param n_freed_bytes  of the budget, host_bytes not among them. May be NULL.
  * Status:  ERR_ARG; ERR_UNSUPPORTED.   Thread: shared.   Since: 0.2
  */
 KVCSA_API kvcsa_status kvcsa_prefix_forget(kvcsa_pool *pool, const kvcsa_model *model,

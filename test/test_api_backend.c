@@ -292,6 +292,33 @@ static void test_device_that_is_not_there(void **state)
     kvcsa_pool_release(&pool);
 }
 
+static void hear_of_cublas(void *user, int32_t level, const char *text)
+{
+    if (strstr(text, "cuBLASLt"))
+        *(int32_t *)user = level;
+}
+
+/* The emulated device has no cuBLASLt: who asked for it is warned, and has the numerics of everybody. */
+static void test_fast_dense_is_asked_for(void **state)
+{
+    (void)state;
+    for (uint32_t b = KVCSA_BACKEND_CPU; b <= KVCSA_BACKEND_CUDA; b++) {
+        int32_t           level = -1;
+        const kvcsa_log   log = {hear_of_cublas, &level};
+        kvcsa_pool_params p = params_of(b, test_backend_beside("emulated"));
+        kvcsa_pool       *plain = pool_with(b, p.backend_dir), *pool = NULL;
+        kvcsa_error       err;
+
+        p.log = &log;
+        p.flags = KVCSA_POOL_FAST_DENSE;
+        assert_ok(kvcsa_pool_create(&p, &pool, &err));
+        assert_int_equal(level, b == KVCSA_BACKEND_CPU ? -1 : KVCSA_LOG_WARN);
+        assert_true(info_of(pool).numerics == info_of(plain).numerics);
+        kvcsa_pool_release(&pool);
+        kvcsa_pool_release(&plain);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,6 +330,7 @@ int main(void)
         cmocka_unit_test(test_emulated_device),
         cmocka_unit_test(test_device_with_memory_of_its_own),
         cmocka_unit_test(test_device_that_is_not_there),
+        cmocka_unit_test(test_fast_dense_is_asked_for),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

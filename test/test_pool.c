@@ -102,9 +102,9 @@ static void test_create_refuses_wrong_arguments(void **state)
 
     (void)state;
     fault_alloc_init(&fa);
-    p = make_params(&fa, 0, 4);
+    p = make_params(&fa, 0, 8);
     assert_int_equal(kvi_pool_create(&p, &pool, &err), KVCSA_ERR_ARG);
-    assert_string_equal(err.text, "pool flags are 0x4, known are 0x3");
+    assert_string_equal(err.text, "pool flags are 0x8, known are 0x7");
     assert_null(pool);
     p = make_params(&fa, 0, 0);
     p.backend = KVCSA_BACKEND_CUDA + 1;

@@ -6,10 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define POOL_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
+#define POOL_FLAGS                                                                                 \
+    ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED | KVCSA_POOL_FAST_DENSE))
 
-KVI_NO_TAIL_PADDING(kvcsa_pool_params, backend_dir);
-KVI_NO_TAIL_PADDING(kvcsa_pool_stats, n_loaded_records);
+KVI_NO_TAIL_PADDING(kvcsa_pool_params, host_bytes);
+KVI_NO_TAIL_PADDING(kvcsa_pool_stats, n_moved_in_blocks);
 KVI_NO_TAIL_PADDING(kvcsa_cpu_info, why);
 KVI_NO_TAIL_PADDING(kvcsa_backend_info, why);
 KVI_NO_TAIL_PADDING(kvcsa_step_params, deadline_ns);

@@ -18,7 +18,8 @@ typedef struct known {
     size_t           n_whole_tokens; /* matched in whole blocks */
 } known;
 
-static kvcsa_status find_known(const query *q, known *k, kvcsa_error *err)
+/* bring: back from the host tier, for who keeps the blocks. */
+static kvcsa_status find_known(const query *q, int bring, known *k, kvcsa_error *err)
 {
     kvi_domain domain;
 
@@ -29,7 +30,10 @@ static kvcsa_status find_known(const query *q, known *k, kvcsa_error *err)
     domain = kvi_session_domain(q->model, kvi_pool_numerics(q->pool), q->salt);
     if (!(k->root = kvi_prefix_root_find(q->pool, &domain)) || q->n_tokens == 0)
         return KVCSA_OK;
-    kvi_prefix_find(q->pool, k->root, NULL, q->tokens, q->n_tokens, &k->match);
+    if (bring)
+        kvi_prefix_find(q->pool, k->root, NULL, q->tokens, q->n_tokens, &k->match);
+    else
+        kvi_prefix_look(q->pool, k->root, q->tokens, q->n_tokens, &k->match);
     if (k->match.last)
         k->n_whole_tokens =
             (size_t)(kvi_block_depth(k->match.last) + 1) * q->model->plan.block_tokens;
@@ -67,7 +71,7 @@ kvcsa_status kvcsa_prefix_match(kvcsa_pool *pool, const kvcsa_model *model, uint
     kvi_error_clear(err);
     KVI_REQUIRE(n_matched, err);
     *n_matched = 0;
-    if ((st = check_query(&q, err)) != KVCSA_OK || (st = find_known(&q, &k, err)) != KVCSA_OK)
+    if ((st = check_query(&q, err)) != KVCSA_OK || (st = find_known(&q, 0, &k, err)) != KVCSA_OK)
         return st;
     *n_matched = (size_t)k.match.n_tokens;
     drop_known(&q, &k);
@@ -103,7 +107,7 @@ kvcsa_status kvcsa_prefix_pin(kvcsa_pool *pool, const kvcsa_model *model, uint64
     kvi_error_clear(err);
     if (n_pinned)
         *n_pinned = 0;
-    if ((st = check_query(&q, err)) != KVCSA_OK || (st = find_known(&q, &k, err)) != KVCSA_OK)
+    if ((st = check_query(&q, err)) != KVCSA_OK || (st = find_known(&q, 1, &k, err)) != KVCSA_OK)
         return st;
     if (k.match.last) /* it keeps the blocks in front of it */
         kvi_prefix_pin(pool, k.match.last);
@@ -121,7 +125,7 @@ kvcsa_status kvcsa_prefix_unpin(kvcsa_pool *pool, const kvcsa_model *model, uint
     kvcsa_status st;
 
     kvi_error_clear(err);
-    if ((st = check_query(&q, err)) != KVCSA_OK || (st = find_known(&q, &k, err)) != KVCSA_OK)
+    if ((st = check_query(&q, err)) != KVCSA_OK || (st = find_known(&q, 0, &k, err)) != KVCSA_OK)
         return st;
     if (!k.match.last || k.n_whole_tokens != n_tokens)
         st = kvi_fail(err, KVCSA_ERR_ARG,
@@ -167,7 +171,7 @@ static uint64_t forget_known(const query *q, known *k)
         return kvi_prefix_forget(q->pool, k->root, NULL);
     while (k->match.n_tokens == q->n_tokens) {
         freed += forget_block(q, k, k->match.partial ? k->match.partial : k->match.last);
-        kvi_prefix_find(q->pool, k->root, NULL, q->tokens, q->n_tokens, &k->match);
+        kvi_prefix_look(q->pool, k->root, q->tokens, q->n_tokens, &k->match);
     }
     if (k->match.last && k->match.reason == KVCSA_REASON_ENDED)
         freed += forget_block(q, k, k->match.last);
@@ -194,7 +198,7 @@ kvcsa_status kvcsa_prefix_forget(kvcsa_pool *pool, const kvcsa_model *model, uin
     } else {
         if ((st = check_query(&q, err)) != KVCSA_OK)
             return st;
-        if ((st = find_known(&q, &k, err)) != KVCSA_OK)
+        if ((st = find_known(&q, 0, &k, err)) != KVCSA_OK)
             return st;
         freed = forget_known(&q, &k);
         drop_known(&q, &k);

@@ -95,13 +95,18 @@ static size_t block_no(const kvi_block *block)
 
 uint8_t *kvi_block_index_part(const kvi_block *block)
 {
-    return block->slab->bytes + block_no(block) * block->slab->cls->index_stride;
+    const kvi_block_class *cls = block->slab->cls;
+
+    return block->slab->bytes +
+           block_no(block) * (cls->index_stride + (cls->one_piece ? cls->main_stride : 0));
 }
 
 uint8_t *kvi_block_main_part(const kvi_block *block)
 {
     const kvi_slab *slab = block->slab;
 
+    if (slab->cls->one_piece)
+        return kvi_block_index_part(block) + slab->cls->index_stride;
     return slab->bytes + slab->n_blocks * slab->cls->index_stride +
            block_no(block) * slab->cls->main_stride;
 }
@@ -163,7 +168,7 @@ static int is_empty(const kvi_slab *slab)
 }
 
 /* A device that fails at this fails for good: nobody reads the block any more. */
-static void fill_block(const kvcsa_pool *pool, const kvi_block *block, int byte)
+void kvi_block_fill(const kvcsa_pool *pool, const kvi_block *block, int byte)
 {
     const kvi_block_class *cls = block->slab->cls;
     const kvi_memory      *m = &pool->memory;
@@ -332,6 +337,7 @@ static void destroy_class(kvcsa_pool *pool, kvi_block_class *cls)
         link = &(*link)->next;
     *link = cls->next;
     free_empty_slabs_of(pool, cls);
+    kvi_host_free_slabs(pool, cls);
     pool->side_bytes -= sizeof *cls;
     kvi_free(&pool->allocator, cls, sizeof *cls);
 }
@@ -339,7 +345,7 @@ static void destroy_class(kvcsa_pool *pool, kvi_block_class *cls)
 /* (P8) */
 static void destroy_class_if_idle(kvcsa_pool *pool, kvi_block_class *cls)
 {
-    if (cls->n_users == 0 && kvi_class_in_use(cls) == 0) {
+    if (cls->n_users == 0 && kvi_class_in_use(cls) + cls->n_host == 0) {
         KVI_ASSERT(cls->n_reserved == 0);
         destroy_class(pool, cls);
     }
@@ -348,7 +354,7 @@ static void destroy_class_if_idle(kvcsa_pool *pool, kvi_block_class *cls)
 void kvi_pool_destroy_classes(kvcsa_pool *pool)
 {
     while (pool->classes) {
-        KVI_ASSERT(kvi_class_in_use(pool->classes) == 0);
+        KVI_ASSERT(kvi_class_in_use(pool->classes) + pool->classes->n_host == 0);
         destroy_class(pool, pool->classes);
     }
 }
@@ -383,6 +389,7 @@ kvcsa_status kvi_pool_class_acquire(kvcsa_pool *pool, const kvi_class_shape *sha
             goto done;
         }
         set_shape(cls, shape);
+        cls->one_piece = (uint32_t)kvi_memory_is_apart(&pool->memory);
         cls->next = pool->classes;
         pool->classes = cls;
         pool->side_bytes += sizeof *cls;
@@ -490,6 +497,7 @@ static kvcsa_status take_block(kvcsa_pool *pool, kvi_block_class *cls, kvi_block
     if (!cls->free_slabs && (st = add_slab(pool, cls, err)) != KVCSA_OK)
         return st;
     block = pop_free(cls);
+    block->n_at_host = 0;
     block->state = KVI_BLOCK_OPEN;
     block->refs = 1;
     block->at[0] = block->at[1] =
@@ -503,21 +511,47 @@ static kvcsa_status take_block(kvcsa_pool *pool, kvi_block_class *cls, kvi_block
     return KVCSA_OK;
 }
 
+kvcsa_status kvi_block_take(kvcsa_pool *pool, kvi_block_class *cls, kvi_block **out,
+                            kvcsa_error *err)
+{
+    const uint64_t bytes = kvi_class_block_bytes(cls);
+    const uint64_t most = pool->budget_bytes - pool->reserved_bytes; /* (P6): no underflow */
+    kvcsa_status   st = KVCSA_OK;
+
+    *out = NULL;
+    if (bytes <= most)
+        kvi_evict_down_to(pool, most - bytes, KVCSA_REASON_BUDGET);
+    if (bytes > most || pool->used_bytes > most - bytes)
+        return kvi_fail(err, KVCSA_ERR_FULL, "no room for a block of %" PRIu64 " bytes", bytes);
+    cls->n_reserved++;
+    pool->reserved_bytes += bytes;
+    if ((st = take_block(pool, cls, out, err)) != KVCSA_OK) {
+        cls->n_reserved--;
+        pool->reserved_bytes -= bytes;
+    }
+    return st;
+}
+
 /* Any state -> FREE, when the last reference has gone. The block's record may be gone afterwards,
  * and its class too. */
-static void free_block(kvcsa_pool *pool, kvi_block *block)
+void kvi_block_free(kvcsa_pool *pool, kvi_block *block)
 {
     kvi_slab        *slab = block->slab;
     kvi_block_class *cls = slab->cls;
 
+    if (block->out) {
+        kvi_host_free(pool, block);
+        destroy_class_if_idle(pool, cls);
+        return;
+    }
     if (block->state == KVI_BLOCK_OPEN)
         cls->n_open--;
     else
         cls->n_sealed--;
     if (block->secure || pool->flags & KVCSA_POOL_ZERO_FREED)
-        fill_block(pool, block, 0);
+        kvi_block_fill(pool, block, 0);
     else if (pool->flags & KVCSA_POOL_FILL_FREED)
-        fill_block(pool, block, KVI_FILL_BYTE);
+        kvi_block_fill(pool, block, KVI_FILL_BYTE);
     memset(block, 0, sizeof *block);
     block->slab = slab;
     push_free(block);
@@ -528,14 +562,14 @@ static void free_block(kvcsa_pool *pool, kvi_block *block)
     destroy_class_if_idle(pool, cls);
 }
 
-static void drop_window(kvcsa_pool *pool, kvi_stored_window *window)
+void kvi_window_drop(kvcsa_pool *pool, kvi_stored_window *window)
 {
     if (!window)
         return;
     for (size_t i = 0; i < window->n_pages; i++) {
         /* pages have neither parents nor windows, and are not published */
         if (window->pages[i] && --window->pages[i]->refs == 0)
-            free_block(pool, window->pages[i]);
+            kvi_block_free(pool, window->pages[i]);
     }
     pool->side_bytes -= kvi_stored_window_size(window->n_pages);
     kvi_free(&pool->allocator, window, kvi_stored_window_size(window->n_pages));
@@ -553,8 +587,8 @@ void kvi_block_drop(kvcsa_pool *pool, kvi_block *block)
             return;
         }
         KVI_ASSERT(!block->published && !block->idle && block->pins == 0);
-        free_block(pool, block);
-        drop_window(pool, window);
+        kvi_block_free(pool, block);
+        kvi_window_drop(pool, window);
         block = parent;
     }
 }
@@ -637,7 +671,7 @@ void kvi_block_unacquire(kvcsa_pool *pool, kvi_block *block)
     KVI_ASSERT(block->state == KVI_BLOCK_OPEN && block->refs == 1);
     KVI_ASSERT(cls->n_users > 0); /* so that it outlives its block */
     block->refs = 0;
-    free_block(pool, block);
+    kvi_block_free(pool, block);
     cls->n_reserved++;
     pool->reserved_bytes += kvi_class_block_bytes(cls);
     pthread_mutex_unlock(&pool->lock);

@@ -61,12 +61,15 @@ kvcsa_status kvi_block_see(kvcsa_pool *pool, const kvi_block *block, kvi_seen_pa
 {
     kvcsa_status st = KVCSA_OK;
 
-    if (!kvi_memory_is_apart(&pool->memory)) {
-        out->index_part = kvi_block_index_part(block);
-        out->main_part = kvi_block_main_part(block);
+    out->index_part = kvi_block_index_part(block);
+    out->main_part = kvi_block_main_part(block);
+    if (!kvi_memory_is_apart(&pool->memory))
         return KVCSA_OK;
-    }
+    if (block->out && (st = kvi_host_wait(pool, block, err)) != KVCSA_OK)
+        return st;
     pthread_mutex_lock(&pool->scratch_lock);
+    if (block->out)
+        return KVCSA_OK; /* the very bytes */
     st = copy_parts(pool, block, pool->scratch, err);
     if (st != KVCSA_OK) {
         pthread_mutex_unlock(&pool->scratch_lock);

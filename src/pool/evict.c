@@ -3,6 +3,8 @@
  * Only idle blocks go: published, not pinned, and nobody but the tree holds them. A block with a
  * child behind it is held by the child, so a chain goes from its end; the pool keeps the idle ones
  * in a list, which is thus one of leaves, and the search for the next victim is a walk over it.
+ * Children in the host tier do not count on the device: they have gone first. The tier has a list
+ * of its own, and the same policy.
  *
  * LRU: the one that was used longest ago.
  * Cost: greedy dual with frequencies (GDSF), for blocks of one size and with a slow clock. A block
@@ -26,18 +28,22 @@
 
 static int is_evictable(const kvi_block *block)
 {
-    return block->published && block->pins == 0 && block->refs == 1;
+    return block->published && block->pins == 0 &&
+           block->refs == 1 + (block->out ? 0 : block->n_at_host);
 }
 
 static void link_idle(kvcsa_pool *pool, kvi_block *block)
 {
-    block->prev_idle = pool->idle_tail;
+    kvi_block **const head = block->out ? &pool->host.idle_head : &pool->idle_head;
+    kvi_block **const tail = block->out ? &pool->host.idle_tail : &pool->idle_tail;
+
+    block->prev_idle = *tail;
     block->next_idle = NULL;
-    if (pool->idle_tail)
-        pool->idle_tail->next_idle = block;
+    if (*tail)
+        (*tail)->next_idle = block;
     else
-        pool->idle_head = block;
-    pool->idle_tail = block;
+        *head = block;
+    *tail = block;
     block->idle = 1;
 }
 
@@ -46,11 +52,11 @@ static void unlink_idle(kvcsa_pool *pool, kvi_block *block)
     if (block->prev_idle)
         block->prev_idle->next_idle = block->next_idle;
     else
-        pool->idle_head = block->next_idle;
+        *(block->out ? &pool->host.idle_head : &pool->idle_head) = block->next_idle;
     if (block->next_idle)
         block->next_idle->prev_idle = block->prev_idle;
     else
-        pool->idle_tail = block->prev_idle;
+        *(block->out ? &pool->host.idle_tail : &pool->idle_tail) = block->prev_idle;
     block->prev_idle = NULL;
     block->next_idle = NULL;
     block->idle = 0;
@@ -101,19 +107,41 @@ static int goes_first(const kvcsa_pool *pool, const kvi_block *a, const kvi_bloc
 
 /* ------------------------------------------------------------------ evicting */
 
-int kvi_evict_one(kvcsa_pool *pool, uint32_t reason)
+static kvi_block *pick_victim(const kvcsa_pool *pool, kvi_block *head)
 {
-    kvi_block *victim = pool->idle_head;
+    kvi_block *victim = head;
 
-    if (!victim)
-        return 0;
-    for (kvi_block *b = victim->next_idle; b; b = b->next_idle) {
+    for (kvi_block *b = head ? head->next_idle : NULL; b; b = b->next_idle) {
         if (goes_first(pool, b, victim))
             victim = b;
     }
-    pool->age += 1.0 / ((double)AGE_TURNOVERS * (double)pool->n_published);
+    return victim;
+}
+
+int kvi_evict_one(kvcsa_pool *pool, uint32_t reason)
+{
+    kvi_block *victim = pick_victim(pool, pool->idle_head);
+    uint64_t   n_here = pool->n_published; /* about: a block out there may be looked at */
+
+    if (!victim)
+        return 0;
+    if (n_here > pool->host.n_blocks)
+        n_here -= pool->host.n_blocks;
+    pool->age += 1.0 / ((double)AGE_TURNOVERS * (double)n_here);
+    if (!kvi_host_take_over(pool, victim))
+        pool->n_evicted += kvi_prefix_remove_tree(pool, victim, reason);
+    return 1;
+}
+
+int kvi_evict_host_one(kvcsa_pool *pool, const kvi_block *coming)
+{
+    kvi_block *victim = pick_victim(pool, pool->host.idle_head);
+
+    /* with children out there it cannot go before them */
+    if (!victim || (coming->n_at_host == 0 && goes_first(pool, coming, victim)))
+        return 0;
     pool->n_evicted++;
-    kvi_prefix_remove(pool, victim, reason);
+    kvi_prefix_remove(pool, victim, KVCSA_REASON_BUDGET);
     return 1;
 }
 
@@ -193,6 +221,8 @@ static uint64_t take_bytes(const kvi_block *block)
     const kvi_stored_window *window = block->window;
     uint64_t                 bytes = kvi_class_block_bytes(block->slab->cls);
 
+    if (block->out)
+        return 0; /* it has gone */
     for (size_t i = 0; window && i < window->n_pages; i++) {
         kvi_block *page = window->pages[i];
 
@@ -219,6 +249,12 @@ uint64_t kvi_evict_possible_bytes(const kvcsa_pool *pool)
 
     for_each_possible(pool, forget_counts);
     return bytes;
+}
+
+uint64_t kvi_evict_room(const kvcsa_pool *pool)
+{
+    return pool->budget_bytes - pool->reserved_bytes - pool->used_bytes +
+           kvi_evict_possible_bytes(pool);
 }
 
 /* ------------------------------------------------------------------ a device that is full */
@@ -264,34 +300,53 @@ int kvi_pool_make_room(void *user, size_t size)
 /* ------------------------------------------------------------------ check */
 
 /* (T8) */
-kvcsa_status kvi_pool_check_idle(const kvcsa_pool *pool, kvcsa_error *err)
+static kvcsa_status check_list(const kvcsa_pool *pool, const kvi_block *head,
+                               const kvi_block *tail, int out, uint64_t *n, kvcsa_error *err)
 {
-    uint64_t         n_listed = 0;
-    uint64_t         n_idle = 0;
     const kvi_block *prev = NULL;
 
-    for (const kvi_block *b = pool->idle_head; b; prev = b, b = b->next_idle) {
-        if (!b->idle || !is_evictable(b) || b->prev_idle != prev)
+    for (const kvi_block *b = head; b; prev = b, b = b->next_idle) {
+        if (!b->idle || !is_evictable(b) || b->prev_idle != prev || b->out != out)
             return KVI_BROKEN("T8: block %p has no place among the idle ones", (const void *)b);
-        if (++n_listed > pool->n_published)
+        if (++*n > pool->n_published)
             return KVI_BROKEN("T8: the list of idle blocks does not end");
     }
-    if (pool->idle_tail != prev)
+    if (tail != prev)
         return KVI_BROKEN("T8: the list of idle blocks ends at another block than its tail");
-    for (const kvi_block_class *cls = pool->classes; cls; cls = cls->next) {
-        for (const kvi_slab *slab = cls->slabs; slab; slab = slab->next) {
-            for (uint32_t i = 0; i < slab->n_blocks; i++) {
-                const kvi_block *b = &slab->blocks[i];
+    return KVCSA_OK;
+}
 
-                if (b->idle != is_evictable(b))
-                    return KVI_BROKEN("T8: block %p has the wrong mark of idle ones",
-                                      (const void *)b);
-                n_idle += b->idle;
-            }
+static kvcsa_status check_marks(const kvi_slab *slabs, uint64_t *n_idle, kvcsa_error *err)
+{
+    for (const kvi_slab *slab = slabs; slab; slab = slab->next) {
+        for (uint32_t i = 0; i < slab->n_blocks; i++) {
+            const kvi_block *b = &slab->blocks[i];
+
+            if (b->idle != is_evictable(b))
+                return KVI_BROKEN("T8: block %p has the wrong mark of idle ones",
+                                  (const void *)b);
+            *n_idle += b->idle;
         }
     }
-    if (n_idle != n_listed)
+    return KVCSA_OK;
+}
+
+kvcsa_status kvi_pool_check_idle(const kvcsa_pool *pool, kvcsa_error *err)
+{
+    const kvi_host_tier *host = &pool->host;
+    uint64_t             n_listed = 0;
+    uint64_t             n_idle = 0;
+    kvcsa_status         st =
+        check_list(pool, pool->idle_head, pool->idle_tail, 0, &n_listed, err);
+
+    if (st == KVCSA_OK)
+        st = check_list(pool, host->idle_head, host->idle_tail, 1, &n_listed, err);
+    for (const kvi_block_class *cls = pool->classes; cls && st == KVCSA_OK; cls = cls->next) {
+        if ((st = check_marks(cls->slabs, &n_idle, err)) == KVCSA_OK)
+            st = check_marks(cls->host_slabs, &n_idle, err);
+    }
+    if (st == KVCSA_OK && n_idle != n_listed)
         return KVI_BROKEN("T8: %" PRIu64 " blocks are idle, %" PRIu64 " are listed", n_idle,
                           n_listed);
-    return KVCSA_OK;
+    return st;
 }

@@ -11,7 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define KNOWN_FLAGS ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED))
+#define KNOWN_FLAGS                                                                                \
+    ((uint32_t)(KVCSA_POOL_FILL_FREED | KVCSA_POOL_ZERO_FREED | KVCSA_POOL_FAST_DENSE))
 
 /* ------------------------------------------------------------------ lifetime */
 
@@ -84,11 +85,13 @@ static void log_of_device(void *user, int32_t level, const char *text)
 static kvcsa_status open_device(kvcsa_pool *pool, const kvi_backend_wish *wish, kvcsa_error *err)
 {
     const kvi_host_ops      host = {.struct_size = sizeof host, .log = log_of_device, .user = pool};
+    const uint32_t          fast = pool->flags & KVCSA_POOL_FAST_DENSE ? KVI_DEVICE_FAST_DENSE : 0;
     const kvi_device_params params = {.allocator = &pool->allocator,
                                       .threads = pool->threads,
                                       .cpu_flags = wish->cpu_flags,
                                       .ordinal = pool->ordinal,
-                                      .host = &host};
+                                      .host = &host,
+                                      .flags = fast};
     kvi_device_info         info;
     kvcsa_status            st = kvi_backend_choose(wish, &pool->ops, &pool->choice, err);
 
@@ -158,6 +161,8 @@ kvcsa_status kvi_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, 
         goto fail;
     if ((st = choose_device(pool, params, err)) != KVCSA_OK)
         goto fail;
+    if (kvi_memory_is_apart(&pool->memory))
+        pool->host.budget_bytes = params->host_bytes;
     *out = pool;
     return KVCSA_OK;
 fail:
@@ -289,7 +294,7 @@ done:
 
 static uint64_t allocated_bytes(const kvcsa_pool *pool)
 {
-    return pool->slab_bytes + pool->record_bytes + pool->side_bytes;
+    return pool->slab_bytes + pool->host.slab_bytes + pool->record_bytes + pool->side_bytes;
 }
 
 void kvi_pool_trim(kvcsa_pool *pool, uint64_t max_used_bytes, uint64_t *freed)
@@ -300,6 +305,8 @@ void kvi_pool_trim(kvcsa_pool *pool, uint64_t max_used_bytes, uint64_t *freed)
     before = allocated_bytes(pool);
     kvi_evict_down_to(pool, max_used_bytes, KVCSA_REASON_TRIM);
     kvi_pool_free_empty_slabs(pool);
+    for (kvi_block_class *cls = pool->classes; cls; cls = cls->next)
+        kvi_host_free_slabs(pool, cls);
     if (freed)
         *freed = before - allocated_bytes(pool);
     pthread_mutex_unlock(&pool->lock);
@@ -366,6 +373,18 @@ static void get_prefix_stats(const kvcsa_pool *pool, kvcsa_pool_stats *out)
     out->n_hit_tokens = pool->n_hit_tokens;
 }
 
+/* The caller holds the lock. */
+static void get_host_stats(const kvi_host_tier *host, kvcsa_pool_stats *out)
+{
+    out->host_budget_bytes = host->budget_bytes;
+    out->host_used_bytes = host->used_bytes;
+    out->host_slab_bytes = host->slab_bytes;
+    out->n_host_blocks = host->n_blocks;
+    out->n_host_pages = host->n_pages;
+    out->n_moved_out_blocks = host->n_moved_out;
+    out->n_moved_in_blocks = host->n_moved_in;
+}
+
 kvcsa_status kvi_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *out, kvcsa_error *err)
 {
     if (!out)
@@ -379,6 +398,7 @@ kvcsa_status kvi_pool_get_stats(kvcsa_pool *pool, kvcsa_pool_stats *out, kvcsa_e
     out->record_bytes = pool->record_bytes;
     get_block_stats(pool, out);
     get_prefix_stats(pool, out);
+    get_host_stats(&pool->host, out);
     out->n_sessions = pool->n_sessions;
     out->n_saved_bytes = pool->io.saved_bytes;
     out->n_saved_records = pool->io.saved_records;

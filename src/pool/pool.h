@@ -17,7 +17,7 @@ enum { /* what the blocks of a class are */
     KVI_CLASS_CACHE = 0, /* entries of a span of tokens */
     KVI_CLASS_WINDOW = 1 /* a page of window rows, or pending rows, in the main part */
 };
-enum { KVI_AT_HOST = 1, KVI_AT_DEVICE = 2 }; /* where a part rests; more places come with tiers */
+enum { KVI_AT_HOST = 1, KVI_AT_DEVICE = 2 }; /* where a part rests */
 
 /* ------------------------------------------------------------------ the pool */
 
@@ -194,9 +194,15 @@ typedef struct kvi_prefix_match {
     uint32_t   reason;   /* KVCSA_REASON_* why not more; NONE if all */
 } kvi_prefix_match;
 /* Longest known continuation of the published block `from` (NULL = the root) by tokens[n]. `from`
- * not published: nothing, reason PRIVATE. One probe a block, and one more at the end. */
+ * not published: nothing, reason PRIVATE. One probe a block, and one more at the end. Blocks in the
+ * host tier are brought back, one copy each, which evicts others; where there is no room for one
+ * the match ends in front of it (reason BUDGET). */
 void kvi_prefix_find(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *from,
                      const int32_t *tokens, size_t n, kvi_prefix_match *out);
+/* The same from the root, for who reads no bytes: all stays where it is. What is held of the host
+ * tier cannot be brought back by others meanwhile: to be let go soon. */
+void kvi_prefix_look(kvcsa_pool *pool, kvi_prefix_root *root, const int32_t *tokens, size_t n,
+                     kvi_prefix_match *out);
 void kvi_prefix_match_release(kvcsa_pool *pool, kvi_prefix_match *match);
 /* The blocks of the chain that ends in `last`, from depth `from_depth` on, were of use: counts for
  * eviction. */

@@ -19,7 +19,11 @@ typedef struct kvi_stored_window { /* beside a sealed block */
 
 struct kvi_block {
     kvi_slab          *slab;
-    kvi_block         *next_free; /* while FREE */
+    union {
+        kvi_block     *next_free; /* while FREE */
+        uint64_t       n_at_host; /* published children in the host tier */
+        uint64_t       copy_no;   /* of a block out there: see host_tier.c */
+    };
     uint32_t           refs;
     atomic_uchar       state;     /* KVI_BLOCK_*; read without the lock by its holders */
     uint8_t            at[2];     /* KVI_AT_*: residence of index and main part */
@@ -27,7 +31,7 @@ struct kvi_block {
     uint8_t            tainted;
     uint8_t            secure;    /* zero the bytes when it is freed */
     uint8_t            idle;      /* in the pool's list of evictable blocks */
-    uint8_t            spare;
+    uint8_t            out;       /* in the host tier: the record lies in a slab of it */
     uint32_t           pins;
     /* of SEALED ones */
     kvi_block         *parent;    /* holds a reference */
@@ -51,7 +55,8 @@ struct kvi_slab {
     kvi_slab        *next_free, *prev_free; /* those with free blocks */
     kvi_block_class *cls;
     uint8_t         *bytes;  /* of the pool's memory: all index parts, then all main parts, so that
-                              * keys lie beside keys */
+                              * keys lie beside keys; or one block behind the other, see one_piece.
+                              * Of a slab of the host tier: pinned */
     int32_t         *tokens; /* [n_blocks, block_tokens]; behind blocks[] in this allocation */
     kvi_block       *free_list;
     uint32_t         n_blocks;
@@ -72,7 +77,27 @@ struct kvi_block_class {
     uint64_t         n_open;
     uint64_t         n_sealed;
     uint64_t         n_empty_slabs; /* with no block in use; one is kept, more are given back */
+    uint32_t         one_piece;     /* both parts of a block lie together: one copy moves it */
+    uint32_t         n_host_empty;  /* slabs of the host tier, and likewise below */
+    kvi_slab        *host_slabs;
+    kvi_slab        *host_free_slabs;
+    uint64_t         n_host;        /* blocks in use */
 };
+
+/* host_tier.c */
+typedef struct kvi_host_tier {
+    uint64_t   budget_bytes; /* 0 = there is no tier */
+    uint64_t   used_bytes;   /* blocks and pages */
+    uint64_t   slab_bytes;
+    uint64_t   n_blocks;
+    uint64_t   n_pages;
+    uint64_t   n_moved_out;  /* blocks, since creation */
+    uint64_t   n_moved_in;
+    uint64_t   n_copies;     /* enqueued, either way */
+    uint64_t   n_arrived;    /* of them: somebody has waited here since */
+    uint64_t   n_wiped;      /* of them: what they left behind is zeroed */
+    kvi_block *idle_head, *idle_tail; /* published, one reference: the tree's */
+} kvi_host_tier;
 
 struct kvi_prefix_root {
     kvi_prefix_root *next;
@@ -139,6 +164,7 @@ struct kvcsa_pool {
     uint64_t               n_probes;
     uint64_t               n_hit_tokens;
     kvi_pool_io_counts     io;
+    kvi_host_tier          host;
 };
 
 /* What the budget counts for one block. */
@@ -202,12 +228,37 @@ int kvi_pool_could_have(kvcsa_pool *pool, uint64_t n_bytes);
 /* Everything below: the caller holds the lock, or is the last to know the pool. */
 
 /* block_alloc.c */
+/* OPEN and with one reference, beyond what is reserved; evicts: the caller knows that it will do.
+ * ERR_FULL, and as of kvi_block_acquire. */
+kvcsa_status     kvi_block_take(kvcsa_pool *pool, kvi_block_class *cls, kvi_block **out,
+                                kvcsa_error *err);
+void             kvi_block_fill(const kvcsa_pool *pool, const kvi_block *block, int byte);
+void             kvi_block_free(kvcsa_pool *pool, kvi_block *block); /* without a reference */
+void             kvi_window_drop(kvcsa_pool *pool, kvi_stored_window *window); /* accepts NULL */
 void             kvi_pool_destroy_classes(kvcsa_pool *pool);
 kvi_block_class *kvi_pool_find_class(const kvcsa_pool *pool, const kvi_class_shape *shape);
 void             kvi_pool_free_empty_slabs(kvcsa_pool *pool); /* the spare ones too */
 void             kvi_block_hold(kvcsa_pool *pool, kvi_block *block); /* one reference more */
 /* One reference less; chains and stored windows follow. Keeps the idle list right. */
 void             kvi_block_drop(kvcsa_pool *pool, kvi_block *block);
+
+/* host_tier.c */
+/* Bytes of the published block on the device, which is idle, go to the host, and its record with
+ * them: `block` is FREE afterwards. 0 = there is no room for it, and it is as before. */
+int        kvi_host_take_over(kvcsa_pool *pool, kvi_block *block);
+/* The other way. n_held: references of the caller, who holds what is in front of it; they go with
+ * the record. room: of kvi_evict_room, and what it takes is subtracted. NULL = no room, or somebody
+ * else looks at it: it stays where it is. */
+kvi_block *kvi_host_bring(kvcsa_pool *pool, kvi_block *block, uint32_t n_held, uint64_t *room);
+/* Its place in the tree for a SEALED block of the device with equal tokens and parent, which is not
+ * published. 0 = somebody looks at it. */
+int        kvi_host_replace(kvcsa_pool *pool, kvi_block *block, kvi_block *by);
+void       kvi_host_free(kvcsa_pool *pool, kvi_block *block); /* any -> FREE */
+void       kvi_host_free_slabs(kvcsa_pool *pool, kvi_block_class *cls); /* those that are empty */
+/* For erase: what blocks have left behind where they were, on either side, becomes zeros. */
+void         kvi_host_wipe(kvcsa_pool *pool);
+/* The host may read and write the bytes of the block when it returns OK. */
+kvcsa_status kvi_host_wait(kvcsa_pool *pool, const kvi_block *block, kvcsa_error *err);
 
 /* block_check.c */
 kvcsa_status kvi_pool_check_blocks(kvcsa_pool *pool, kvcsa_error *err);
@@ -254,6 +305,8 @@ void        kvi_prefix_unpublish(kvcsa_pool *pool, kvi_block *block);
 void         kvi_prefix_let_go(kvcsa_pool *pool, kvi_block *block);
 /* The same, with a trace. */
 void        kvi_prefix_remove(kvcsa_pool *pool, kvi_block *block, uint32_t reason);
+/* And all behind it first; returns how many they were. */
+uint64_t    kvi_prefix_remove_tree(kvcsa_pool *pool, kvi_block *block, uint32_t reason);
 
 /* prefix_check.c */
 kvcsa_status kvi_pool_check_tree(const kvcsa_pool *pool, kvcsa_error *err);
@@ -264,12 +317,17 @@ kvcsa_status kvi_pool_check_tree(const kvcsa_pool *pool, kvcsa_error *err);
 void         kvi_evict_update(kvcsa_pool *pool, kvi_block *block);
 void         kvi_evict_enter(kvcsa_pool *pool, kvi_block *block); /* published: likewise */
 void         kvi_evict_used(kvcsa_pool *pool, kvi_block *block); /* hit: clock and worth */
-int          kvi_evict_one(kvcsa_pool *pool, uint32_t reason); /* 0 = nothing could go */
+/* From the device: into the host tier if that has room. 0 = nothing could go. */
+int          kvi_evict_one(kvcsa_pool *pool, uint32_t reason);
+/* From the host tier, for good; not if it would be the one that `coming` stands behind. */
+int          kvi_evict_host_one(kvcsa_pool *pool, const kvi_block *coming);
 /* Evict until `bytes` more fit into the budget, or used_bytes <= max_used; 0 = they do not. */
 int          kvi_evict_for(kvcsa_pool *pool, uint64_t bytes, uint32_t reason);
 void         kvi_evict_down_to(kvcsa_pool *pool, uint64_t max_used, uint32_t reason);
 /* Bytes of all blocks that eviction could free, one after the other. */
 uint64_t     kvi_evict_possible_bytes(const kvcsa_pool *pool);
+/* Likewise what could be used beside what is held and reserved. */
+uint64_t     kvi_evict_room(const kvcsa_pool *pool);
 kvcsa_status kvi_pool_check_idle(const kvcsa_pool *pool, kvcsa_error *err);
 
 #endif

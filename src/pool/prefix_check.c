@@ -1,4 +1,5 @@
-/* The walk over the prefix tree that compares it with (T1) to (T7) of prefix_share.c. */
+/* The walk over the prefix tree that compares it with (T1) to (T7) of prefix_share.c, and with (H1)
+ * and (H2) of host_tier.c. */
 #include "pool/pool.h"
 
 #include "base/status.h"
@@ -22,6 +23,8 @@ static kvcsa_status check_block(const kvcsa_pool *pool, const kvi_prefix_root *r
         b->parent != parent || b->slab->cls->shape.kind != KVI_CLASS_CACHE ||
         b->slab->cls->shape.block_tokens != root->block_tokens)
         return KVI_BROKEN("T1: block %p has no place in the tree that it is in", at);
+    if (parent && parent->out && !b->out)
+        return KVI_BROKEN("H1: block %p is on the device, the one in front of it is not", at);
     if (b->prev_sibling != prev)
         return KVI_BROKEN("T2: block %p is in two lists of children", at);
     if (!kvi_hash128_equal(b->key, kvi_prefix_key(root, parent, kvi_block_tokens(b))))
@@ -36,6 +39,7 @@ static kvcsa_status check_children(const kvcsa_pool *pool, const kvi_prefix_root
                                    const kvi_block *parent, walk *w, uint64_t *n, kvcsa_error *err)
 {
     const kvi_block *prev = NULL;
+    uint64_t         n_out = 0;
 
     *n = 0;
     for (const kvi_block *b = parent ? parent->first_child : root->first_child; b;
@@ -45,10 +49,15 @@ static kvcsa_status check_children(const kvcsa_pool *pool, const kvi_prefix_root
         if (st != KVCSA_OK)
             return st;
         ++*n;
+        n_out += b->out;
         w->n_pinned += b->pins > 0;
         if (++w->n_published > pool->n_published)
             return KVI_BROKEN("T6: more than %" PRIu64 " blocks are in trees", pool->n_published);
     }
+    if (parent && !parent->out && parent->n_at_host != n_out)
+        return KVI_BROKEN("H2: block %p counts %" PRIu64
+                          " children in the host tier, a walk finds %" PRIu64,
+                          (const void *)parent, parent->n_at_host, n_out);
     return KVCSA_OK;
 }
 
@@ -116,38 +125,48 @@ static kvcsa_status check_buckets(const kvcsa_pool *pool, kvcsa_error *err)
     return KVCSA_OK;
 }
 
+typedef struct marks {
+    uint64_t n_published;
+    uint64_t n_pinned;
+    uint64_t side_bytes;
+} marks;
+
+static void count_marks(const kvi_slab *slabs, marks *m)
+{
+    for (const kvi_slab *slab = slabs; slab; slab = slab->next) {
+        for (uint32_t i = 0; i < slab->n_blocks; i++) {
+            const kvi_block *b = &slab->blocks[i];
+
+            m->n_published += b->published;
+            m->n_pinned += b->pins > 0;
+            m->side_bytes += b->window ? kvi_stored_window_size(b->window->n_pages) : 0;
+        }
+    }
+}
+
 /* No block has the mark, or pins, that is not in a tree. Stored windows are counted on the way. */
 static kvcsa_status check_marks(const kvcsa_pool *pool, const walk *w, kvcsa_error *err)
 {
-    uint64_t n_published = 0;
-    uint64_t n_pinned = 0;
-    uint64_t side_bytes = kvi_table_size(pool);
+    marks m = {.side_bytes = kvi_table_size(pool)};
 
     for (const kvi_prefix_root *root = pool->roots; root; root = root->next)
-        side_bytes += sizeof *root;
+        m.side_bytes += sizeof *root;
     for (const kvi_block_class *cls = pool->classes; cls; cls = cls->next) {
-        side_bytes += sizeof *cls;
-        for (const kvi_slab *slab = cls->slabs; slab; slab = slab->next) {
-            for (uint32_t i = 0; i < slab->n_blocks; i++) {
-                const kvi_block *b = &slab->blocks[i];
-
-                n_published += b->published;
-                n_pinned += b->pins > 0;
-                side_bytes += b->window ? kvi_stored_window_size(b->window->n_pages) : 0;
-            }
-        }
+        m.side_bytes += sizeof *cls;
+        count_marks(cls->slabs, &m);
+        count_marks(cls->host_slabs, &m);
     }
-    if (w->n_published != pool->n_published || n_published != pool->n_published)
+    if (w->n_published != pool->n_published || m.n_published != pool->n_published)
         return KVI_BROKEN("T6: pool counts %" PRIu64 " published blocks, trees hold %" PRIu64
                           ", marked are %" PRIu64,
-                          pool->n_published, w->n_published, n_published);
-    if (w->n_pinned != pool->n_pinned || n_pinned != pool->n_pinned)
+                          pool->n_published, w->n_published, m.n_published);
+    if (w->n_pinned != pool->n_pinned || m.n_pinned != pool->n_pinned)
         return KVI_BROKEN("T6: pool counts %" PRIu64 " pinned blocks, trees hold %" PRIu64
                           ", marked are %" PRIu64,
-                          pool->n_pinned, w->n_pinned, n_pinned);
-    if (side_bytes != pool->side_bytes)
+                          pool->n_pinned, w->n_pinned, m.n_pinned);
+    if (m.side_bytes != pool->side_bytes)
         return KVI_BROKEN("T6: side_bytes is %" PRIu64 ", a walk finds %" PRIu64,
-                          pool->side_bytes, side_bytes);
+                          pool->side_bytes, m.side_bytes);
     return KVCSA_OK;
 }
 

@@ -41,6 +41,8 @@ static void take_out_of_bucket(kvcsa_pool *pool, kvi_block *block)
 
 static void take_from_parent(kvi_block *block)
 {
+    if (block->out && block->parent && !block->parent->out)
+        block->parent->n_at_host--;
     if (block->prev_sibling)
         block->prev_sibling->next_sibling = block->next_sibling;
     else
@@ -90,12 +92,12 @@ void kvi_prefix_remove(kvcsa_pool *pool, kvi_block *block, uint32_t reason)
     kvi_prefix_unpublish(pool, block);
 }
 
-/* ------------------------------------------------------------------ forget */
-
 /* Everything below `top` (NULL = the root), children first. */
-static void remove_below(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *top)
+static uint64_t remove_below(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *top,
+                             uint32_t reason)
 {
     kvi_block *b = *kvi_prefix_children(root, top);
+    uint64_t   n = 0;
 
     while (b) {
         kvi_block *parent = NULL;
@@ -103,16 +105,28 @@ static void remove_below(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *top
         while (b->first_child)
             b = b->first_child;
         parent = b->parent;
-        kvi_prefix_remove(pool, b, KVCSA_REASON_FORGOTTEN);
+        kvi_prefix_remove(pool, b, reason);
+        n++;
         /* the parent is published, so it is still there; without children it is next */
         b = parent == top ? *kvi_prefix_children(root, top) : parent;
     }
+    return n;
 }
+
+uint64_t kvi_prefix_remove_tree(kvcsa_pool *pool, kvi_block *block, uint32_t reason)
+{
+    const uint64_t n = remove_below(pool, block->root, block, reason);
+
+    kvi_prefix_remove(pool, block, reason);
+    return n + 1;
+}
+
+/* ------------------------------------------------------------------ forget */
 
 static void remove_root(kvcsa_pool *pool, kvi_prefix_root *root)
 {
     root->refs++; /* it must outlive its last block */
-    remove_below(pool, root, NULL);
+    remove_below(pool, root, NULL, KVCSA_REASON_FORGOTTEN);
     kvi_prefix_root_drop(pool, root);
 }
 
@@ -120,7 +134,7 @@ static void remove_branch(kvcsa_pool *pool, kvi_block *block)
 {
     if (!block->published)
         return;
-    remove_below(pool, block->root, block);
+    remove_below(pool, block->root, block, KVCSA_REASON_FORGOTTEN);
     while (block && !block->first_child) {
         kvi_block *parent = block->parent;
 
@@ -168,6 +182,7 @@ void kvi_prefix_erase(kvcsa_pool *pool, kvi_block *last)
     kvi_block *b = last;
 
     pthread_mutex_lock(&pool->lock);
+    kvi_host_wipe(pool);
     for (kvi_block *s = last; s; s = s->parent)
         mark_secure(s);
     /* The caller holds the last one and each of them the one in front of it: with the tree's that

@@ -16,7 +16,10 @@
  *      published blocks are pinned.
  * (T7) Domains of roots differ; a root without sessions has published blocks.
  * (T8) A block is in the list of idle ones exactly if it is published, not pinned, and has one
- *      reference (evict.c).
+ *      reference (evict.c); those of children in the host tier do not count on the device.
+ *
+ * Blocks may be out, in the host tier (host_tier.c): they are found like others, and brought back
+ * before they are given to anybody who reads them.
  *
  *     OPEN      -> private     kvi_block_seal, tainted or not to be published
  *     OPEN      -> published   kvi_block_seal
@@ -344,7 +347,7 @@ kvi_block *kvi_block_seal_with(kvcsa_pool *pool, kvi_prefix_root *root, kvi_bloc
     open = !tainted && !(flags & KVI_SEAL_PRIVATE) && (!parent || parent->published);
     if (open)
         twin = kvi_prefix_lookup(pool, root, parent, key, kvi_block_tokens(block));
-    if (twin) {
+    if (twin && !twin->out) {
         kvi_block_hold(pool, twin);
         kvi_block_drop(pool, block);
         kvi_block_drop(pool, parent);
@@ -359,7 +362,9 @@ kvi_block *kvi_block_seal_with(kvcsa_pool *pool, kvi_prefix_root *root, kvi_bloc
         block->key = key;
         block->sums[0] = sums[0];
         block->sums[1] = sums[1];
-        if (open)
+        if (twin) /* what is here is as good as what would have to come */
+            (void)kvi_host_replace(pool, twin, block);
+        else if (open)
             publish(pool, root, block);
     }
     w = give_window(pool, block, w);
@@ -487,47 +492,142 @@ static kvi_block *find_whole(kvcsa_pool *pool, const kvi_prefix_root *root, kvi_
     return at;
 }
 
+/* The blocks of the chain that ends in `last` are brought back from the host tier, the first one
+ * first, as far as there is room. Returns the last one that is here then, with a reference for the
+ * caller; NULL = none. */
+static kvi_block *bring_chain(kvcsa_pool *pool, kvi_block *last)
+{
+    kvi_block *at = last; /* here, and held */
+    kvi_block *next = NULL;
+    uint64_t   room = 0;
+
+    kvi_block_hold(pool, last); /* with it those in front of it stay in the tree */
+    if (!last->out)
+        return last;
+    for (; at && at->out; at = at->parent) { /* with something behind them they are not idle */
+        at->next_idle = next;
+        next = at;
+    }
+    if (at)
+        kvi_block_hold(pool, at);
+    room = kvi_evict_room(pool);
+    for (kvi_block *after = NULL; next; next = after) {
+        kvi_block *came = NULL;
+
+        after = next->next_idle;
+        next->next_idle = NULL;
+        if (last)
+            came = kvi_host_bring(pool, next, next == last, &room);
+        if (!came) {
+            if (last)
+                kvi_block_drop(pool, last);
+            last = NULL; /* the links are to be taken back all the same */
+            continue;
+        }
+        if (next != last)
+            kvi_block_hold(pool, came);
+        if (at)
+            kvi_block_drop(pool, at);
+        at = came;
+    }
+    return at;
+}
+
+static uint64_t end_of(const kvi_prefix_root *root, const kvi_block *block)
+{
+    return block ? (block->depth + 1) * root->block_tokens : 0;
+}
+
+/* The child that begins with most of tokens[n], held; n_common of them, 0 = none: there is no room
+ * for it (*lost), or none begins with one. */
+static kvi_block *find_partial(kvcsa_pool *pool, kvi_block *children, int bring,
+                               const int32_t *tokens, size_t n, size_t *n_common, int *lost)
+{
+    kvi_block *best = longest_child(children, tokens, n, n_common);
+    kvi_block *came = NULL;
+    uint64_t   room = 0;
+
+    if (!best)
+        return NULL;
+    kvi_block_hold(pool, best);
+    if (!bring || !best->out)
+        return best;
+    room = kvi_evict_room(pool);
+    if (!(came = kvi_host_bring(pool, best, 1, &room))) {
+        kvi_block_drop(pool, best);
+        *n_common = 0;
+        *lost = 1;
+    }
+    return came;
+}
+
 static void find_locked(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *from,
-                        const int32_t *tokens, size_t n, kvi_prefix_match *out)
+                        const int32_t *tokens, size_t n, int bring, kvi_prefix_match *out)
 {
     const size_t block_tokens = root->block_tokens;
     kvi_block   *at = NULL;
     kvi_block   *children = NULL;
     size_t       done = 0;
     size_t       n_common = 0;
+    int          lost = 0;
 
     at = find_whole(pool, root, from, tokens, n, &done);
+    if (done && bring) {
+        kvi_block   *end = bring_chain(pool, at);
+        const size_t n_here = (size_t)(end_of(root, end) - end_of(root, from));
+
+        if (n_here < done) { /* no room for the rest */
+            *out = (kvi_prefix_match){
+                .last = n_here ? end : NULL, .n_tokens = n_here, .reason = KVCSA_REASON_BUDGET};
+            if (end && !n_here)
+                kvi_block_drop(pool, end);
+            return;
+        }
+        at = end;
+    } else if (done) {
+        kvi_block_hold(pool, at);
+    }
     out->last = done ? at : NULL;
     children = *kvi_prefix_children(root, at);
     if (done < n) {
         /* a key that was not found and a walk over the children are one probe together */
         pool->n_probes += n - done < block_tokens;
-        out->partial = longest_child(children, tokens + done,
-                                     kvi_min_size(n - done, block_tokens), &n_common);
+        out->partial = find_partial(pool, children, bring, tokens + done,
+                                    kvi_min_size(n - done, block_tokens), &n_common, &lost);
         done += n_common;
     }
     out->n_tokens = done;
     if (done == n)
         out->reason = KVCSA_REASON_NONE;
+    else if (lost)
+        out->reason = KVCSA_REASON_BUDGET;
     else if (!from && done == 0)
         out->reason = KVCSA_REASON_UNKNOWN;
     else
         out->reason = children ? KVCSA_REASON_DIVERGED : KVCSA_REASON_ENDED;
-    if (out->last)
-        kvi_block_hold(pool, out->last);
-    if (out->partial)
-        kvi_block_hold(pool, out->partial);
 }
 
-void kvi_prefix_find(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *from,
-                     const int32_t *tokens, size_t n, kvi_prefix_match *out)
+static void find(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *from, const int32_t *tokens,
+                 size_t n, int bring, kvi_prefix_match *out)
 {
     *out = (kvi_prefix_match){.reason = KVCSA_REASON_PRIVATE};
     pthread_mutex_lock(&pool->lock);
     pool->n_lookups++;
     if (!from || (from->published && from->root == root))
-        find_locked(pool, root, from, tokens, n, out);
+        find_locked(pool, root, from, tokens, n, bring, out);
     pthread_mutex_unlock(&pool->lock);
+}
+
+void kvi_prefix_find(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *from,
+                     const int32_t *tokens, size_t n, kvi_prefix_match *out)
+{
+    find(pool, root, from, tokens, n, 1, out);
+}
+
+void kvi_prefix_look(kvcsa_pool *pool, kvi_prefix_root *root, const int32_t *tokens, size_t n,
+                     kvi_prefix_match *out)
+{
+    find(pool, root, NULL, tokens, n, 0, out);
 }
 
 void kvi_prefix_match_release(kvcsa_pool *pool, kvi_prefix_match *match)
@@ -585,8 +685,11 @@ uint64_t kvi_prefix_publish(kvcsa_pool *pool, kvi_prefix_root *root, kvi_block *
         twin = kvi_prefix_lookup(pool, root, at, kvi_prefix_key(root, at, kvi_block_tokens(block)),
                                  kvi_block_tokens(block));
         /* behind a twin nothing can be published: the parent is not the one in the tree */
-        if (!twin && block->parent == at) {
-            publish(pool, root, block);
+        if ((!twin || twin->out) && block->parent == at) {
+            if (!twin)
+                publish(pool, root, block);
+            else
+                (void)kvi_host_replace(pool, twin, block);
             twin = block->published ? block : NULL;
         }
         known = twin != NULL;
