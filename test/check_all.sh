@@ -32,6 +32,7 @@ part check "$build/check/test/counts"
 # The rest costs half an hour, which is wasted where the plain tests fail.
 if [ "$failed" -eq 0 ]; then
     part check-apart "$build/check/test/counts"
+    part check-plugin "$build/cuda/counts"
     part check-werror "$build/none"
     part check-asan "$build/asan/test/counts"
     part check-tsan "$build/tsan/test/counts"
