@@ -213,7 +213,8 @@ CUDA_ARCHS ?= 80 90a 100f 120
 NVCC       ?= nvcc
 comma      := ,
 empty      :=
-# Machine code for each architecture, and PTX of the lowest for those to come. Products and sums are rounded one by one.
+# Machine code for each architecture, and PTX of the lowest for those to come. Products and sums are rounded one by one. What
+# each kernel needs of the chip is kept beside the object (NAME.ptxas): see check-plugin.
 # KVI_CUDA_SM90A: what runs on Hopper has its own instructions (cuda/sm90).
 NVCC_FLAGS  = -std=c++17 -O3 -fmad=false -cudart static -Xcompiler -fPIC,-fvisibility=hidden,-Wall,-Wextra \
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a)) -gencode arch=compute_80,code=compute_80 \
@@ -225,7 +226,8 @@ cuda: $(L)/libkvcsa_cuda.so
 $(B)/cuda/%.o: %.cu $(CUDA_HEAD) Makefile
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
-	$(Q)$(NVCC) $(NVCC_FLAGS) $(CUDA_INC) -c -o $@ $<
+	$(Q)$(NVCC) $(NVCC_FLAGS) -Xptxas -v $(CUDA_INC) -c -o $@ $< 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas) >&2; rm -f $@; exit 1; }
+	$(Q)grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' $(@:.o=.ptxas) >&2 || true
 $(L)/libkvcsa_cuda.so: $(CUDA_OBJ) lib/kvcsa_cuda.map
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)

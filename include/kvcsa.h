@@ -554,7 +554,7 @@ typedef struct kvcsa_backend_info {
     char name[16];           /* "cpu", "cuda" */
     char device[64];         /* as it names itself */
     char kernels[32];        /* "AVX-512", "sm_90" for example */
-    char features[512];      /* families, formats and sizes that it has kernels for, to be shown */
+    char features[768];      /* families, formats and sizes that it has kernels for, to be shown */
     char why[320];           /* why this one: what other plug-ins said */
 } kvcsa_backend_info;
 enum {

@@ -2,7 +2,8 @@
 # The CUDA plug-in as nvcc makes it: test/check_plugin.sh MAKE BUILD LIBS
 #
 #   it exports one symbol, and links neither the driver nor cuBLAS, cuRAND, the CUDA runtime or libkvcsa;
-#   no kernel of any architecture spills or uses local memory; registers and shared memory of each are in BUILD/cuda/resources.txt;
+#   no kernel of any architecture spills or uses local memory; registers of each are in BUILD/cuda/resources.txt, shared memory of
+#   launches in BUILD/cuda/shared.txt;
 #   without a device the loader says why, and the CPU is used.
 # Without nvcc it is skipped, and says so. Ends with "N passed, N failed, N skipped".
 set -u
@@ -10,6 +11,7 @@ cd "$(dirname "$0")/.." || exit 2
 make=${1:-make} build=${2:-build} libs=${3:-lib}
 passed=0 failed=0
 mkdir -p "$build/cuda"
+folder=$(realpath "$build/cuda")
 counts() {
     echo "$1 $2 $3" >"$build/cuda/counts"
     echo "$1 passed, $2 failed, $3 skipped"
@@ -34,24 +36,37 @@ if [ -e "$so" ]; then
     judge "exports kvcsa_backend_query and nothing else" $?
     ! ldd "$so" | grep -E 'libcuda|libcublas|libcurand|libkvcsa|libcudart'
     judge "links no driver, no CUDA library, no libkvcsa" $?
-    cuobjdump=$(dirname "$(command -v "${NVCC:-nvcc}")")/cuobjdump
-    "$cuobjdump" -res-usage "$so" 2>/dev/null | awk '
-        /^ *Function |arch =/ {
-            if ($1 == "arch") arch = $3
-            if ($1 == "Function") { name = $2; sub(/:$/, "", name) }
+    # What ptxas said of each image: Compiling entry function 'NAME' for 'ARCH', then a line with stack and spills, then registers.
+    find "$build/cuda" -name '*.ptxas' -exec cat {} + | awk '
+        function number(text, what) {
+            return match(text, "[0-9]+ " what) ? substr(text, RSTART, RLENGTH - length(what) - 1) + 0 : 0
         }
-        /REG:/ {
-            line = $0
-            for (i = 1; i <= split("REG STACK SHARED LOCAL", key, " "); i++) {
-                match(line, key[i] ":[0-9]+")
-                value[i] = substr(line, RSTART + length(key[i]) + 1, RLENGTH - length(key[i]) - 1)
-            }
-            printf "%-8s regs %3d stack %4d shared %6d local %4d  %s\n", arch, value[1], value[2], value[3], value[4], name
-        }' | c++filt >"$build/cuda/resources.txt"
-    [ -s "$build/cuda/resources.txt" ]
-    judge "resources of $(wc -l <"$build/cuda/resources.txt") kernel images are listed" $?
-    ! grep -vE ' stack +0 .* local +0 ' "$build/cuda/resources.txt"
-    judge "no kernel spills or uses local memory" $?
+        /Compiling entry function/ { split($0, part, "\047"); name = part[2]; arch = part[4] }
+        /bytes stack frame/ {
+            stack = number($0, "bytes stack frame")
+            spill = number($0, "bytes spill stores") + number($0, "bytes spill loads")
+        }
+        /: Used [0-9]+ registers/ {
+            match($0, /Used [0-9]+/)
+            printf "%-8s regs %3d stack %4d spills %4d  %s\n", arch, substr($0, RSTART + 5, RLENGTH - 5), stack, spill, name
+        }' | c++filt | sort -k 8 >"$build/cuda/resources.txt"
+    n=$(wc -l <"$build/cuda/resources.txt")
+    per_arch=$(awk '{ print $1 }' "$build/cuda/resources.txt" | sort | uniq -c | sort -k 2 | awk '{ printf "%s%s %s", s, $2, $1; s = ", " }')
+    [ "$n" -gt 0 ] && [ "$(awk '{ print $1 }' "$build/cuda/resources.txt" | sort -u | wc -l)" -ge 4 ]
+    judge "kernel images are listed in cuda/resources.txt: $per_arch" $?
+    ! grep -vE ' stack +0 spills +0 ' "$build/cuda/resources.txt"
+    judge "none of $n images spills or has a stack frame" $?
+    # Shared memory is chosen at launch: the most that a kernel has had in the emulated tests.
+    rm -f "$build/cuda/launches.txt"
+    for t in attend attend_sm90 cache candidates copy dense index linear moe norm paged rand route select slices; do
+        KVI_EMU_SHARED=$folder/launches.txt "$build/check/test/test_cuda_$t" >"$build/cuda/test.log" 2>&1 ||
+            { echo "test_cuda_$t failed" && tail -5 "$build/cuda/test.log"; }
+    done
+    awk -F '\t' '$2 > most[$1] + 0 { most[$1] = $2 } { seen[$1] = 1 }
+        END { for (k in seen) printf "shared %6d  %s\n", most[k], k }' "$build/cuda/launches.txt" | sort -k 3 >"$build/cuda/shared.txt"
+    [ "$(wc -l <"$build/cuda/shared.txt")" -ge 20 ] && ! awk '$2 > 227 * 1024' "$build/cuda/shared.txt" | grep .
+    rc=$?
+    judge "shared memory of $(wc -l <"$build/cuda/shared.txt") kernels is in cuda/shared.txt, none above 227 KiB" $rc
     why=$("$build/check/test/load_plugin" "$(realpath "$libs")")
     rc=$?
     echo "         $why"

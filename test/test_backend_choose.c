@@ -172,6 +172,7 @@ static void test_check_accepts_what_is_there(void **state)
     assert_ok(kvi_net_check_features(&f, "cpu", model, &err));
     f = (kvi_features){.entry_formats = 1u << KVCSA_FORMAT_FP4_E4M3_G16,
                        .weight_kinds = f.weight_kinds,
+                       .expert_kinds = f.expert_kinds,
                        .heads = {4, 4, 1},
                        .head_width = {96, 96, 1},
                        .window_width = {96, 96, 1},
@@ -220,9 +221,13 @@ static void test_check_refuses_what_is_not(void **state)
     assert_fails(kvi_net_check_features(&f, "cuda", model, &err), KVCSA_ERR_UNSUPPORTED,
                  "cuda: entries fp4; it has kernels for f16, bf16");
     f = cpu_features();
-    f.weight_kinds &= ~(1u << KVI_W_FP4);
+    f.expert_kinds &= ~(1u << KVI_W_FP4);
     assert_fails(kvi_net_check_features(&f, "cuda", model, &err), KVCSA_ERR_UNSUPPORTED, "cuda: weights fp4 (layers.0.");
-    assert_non_null(strstr(err.text, "it has kernels for f32, bf16, fp8, fp8-row"));
+    assert_non_null(strstr(err.text, "it has kernels for f32, bf16, fp8"));
+    f = cpu_features();
+    f.weight_kinds &= ~(1u << KVI_W_FP8);
+    assert_fails(kvi_net_check_features(&f, "cuda", model, &err), KVCSA_ERR_UNSUPPORTED, "cuda: weights fp8 (");
+    assert_non_null(strstr(err.text, "it has kernels for f32, bf16, fp8-row, fp4"));
     /* Ordinary attention is none of this model's business. */
     f = cpu_features();
     f.paged_formats = 0;

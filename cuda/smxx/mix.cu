@@ -66,5 +66,5 @@ kvcsa_status kvi_cuda_expand(kvi_device *dev, const kvi_expand_params *p, kvcsa_
 void kvi_cuda_features_mix(kvi_features *f)
 {
     f->copies = {1, MIX_COPIES, 1};
-    f->hidden = {1, MAX_WIDTH, 1};
+    f->hidden = {32, UINT32_MAX, 32}; /* groups of weights have 32 channels; no configuration is as wide as MAX_WIDTH */
 }

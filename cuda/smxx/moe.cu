@@ -241,5 +241,6 @@ void kvi_cuda_features_moe(kvi_features *f) /* after those of route */
 {
     f->experts.max = f->experts.max < MOE_MAX_EXPERTS ? f->experts.max : +MOE_MAX_EXPERTS;
     f->experts_per_token = {1, MOE_MAX_K, 1};
-    f->inner = {1, UINT32_MAX, 1};
+    f->inner = {32, UINT32_MAX, 32};
+    f->expert_kinds = 1u << KVI_W_BF16 | 1u << KVI_W_FP8 | 1u << KVI_W_FP4; /* as check() */
 }

@@ -53,8 +53,10 @@ typedef struct kvi_sizes {
 typedef struct kvi_features {
     uint64_t  entry_formats; /* bit KVCSA_FORMAT_*: entries of sparse attention */
     uint64_t  paged_formats; /* keys and values of paged_attend */
-    uint32_t  weight_kinds;  /* bit KVI_W_* */
+    uint32_t  weight_kinds;  /* bit KVI_W_*: of linear */
+    uint32_t  expert_kinds;  /* ... and of moe */
     uint32_t  reference;     /* 1 = it has the reference mode (KVI_OP_*) */
+    uint32_t  reserved;
     kvi_sizes heads, head_width; /* of sparse attention */
     kvi_sizes window_width;
     kvi_sizes index_heads, index_width;

@@ -59,6 +59,7 @@ static void cpu_features(kvi_features *out)
     *out = (kvi_features){
         .weight_kinds = 1u << KVI_W_F32 | 1u << KVI_W_BF16 | 1u << KVI_W_FP8 |
                         1u << KVI_W_FP8_ROW | 1u << KVI_W_FP4,
+        .expert_kinds = 1u << KVI_W_F32 | 1u << KVI_W_BF16 | 1u << KVI_W_FP8 | 1u << KVI_W_FP4,
         .reference = 1,
         .heads = any,
         .head_width = groups,

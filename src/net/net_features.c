@@ -131,6 +131,10 @@ size_t kvi_features_text(const kvi_features *f, char *out, size_t size)
     }
     add(&l, "; weights ");
     add_kinds(&l, f->weight_kinds);
+    if (f->expert_kinds != (f->weight_kinds & ~(1u << KVI_W_FP8_ROW))) { /* rows are Engram's */
+        add(&l, "; of experts ");
+        add_kinds(&l, f->expert_kinds);
+    }
     add(&l, ". Ordinary attention: ");
     add_formats(&l, f->paged_formats);
     add(&l, "; head width ");
@@ -172,14 +176,20 @@ static kvcsa_status want_format(const check *c, uint32_t format)
                     c->backend, kvi_format_name(format), list);
 }
 
+static int is_of_expert(const kvi_weight_tensor *t)
+{
+    return t->role == KVI_ROLE_EXPERT_IN || t->role == KVI_ROLE_EXPERT_OUT;
+}
+
 static kvcsa_status want_kind(const check *c, const kvi_weight_tensor *t)
 {
-    char list[LIST_CAP] = "";
-    line l = {.out = list, .size = sizeof list};
+    const uint32_t kinds = is_of_expert(t) ? c->f->expert_kinds : c->f->weight_kinds;
+    char           list[LIST_CAP] = "";
+    line           l = {.out = list, .size = sizeof list};
 
-    if (c->f->weight_kinds >> t->kind & 1)
+    if (kinds >> t->kind & 1)
         return KVCSA_OK;
-    add_kinds(&l, c->f->weight_kinds);
+    add_kinds(&l, kinds);
     return kvi_fail(c->err, KVCSA_ERR_UNSUPPORTED, "%s: weights %s (%.64s); it has kernels for %s",
                     c->backend,
                     t->kind < N_KINDS && kind_names[t->kind] ? kind_names[t->kind] : "?", t->name,
@@ -235,17 +245,19 @@ static kvcsa_status check_config(const check *c, const kvi_config *cfg)
     return st;
 }
 
-/* Every kind once: a model has thousands of tensors. */
+/* Every kind once, of experts and of others: a model has thousands of tensors. */
 static kvcsa_status check_weights(const check *c, const kvi_config *cfg)
 {
     kvi_weight_iter   it = kvi_weight_first(cfg);
     kvi_weight_tensor t;
-    uint32_t          seen = 0;
+    uint32_t          seen[2] = {0};
     kvcsa_status      st = KVCSA_OK;
 
     while (st == KVCSA_OK && kvi_weight_next(&it, &t)) {
-        if (t.n_dims == 2 && !(seen >> t.kind & 1)) {
-            seen |= 1u << t.kind;
+        uint32_t *kinds = &seen[is_of_expert(&t)];
+
+        if (t.n_dims == 2 && !(*kinds >> t.kind & 1)) {
+            *kinds |= 1u << t.kind;
             st = want_kind(c, &t);
         }
     }

@@ -1,11 +1,13 @@
 #include "emulate_runtime.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 struct emulate_graph {
@@ -304,9 +306,37 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t s)
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return drop_graph(graph); }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return drop_graph(graph); }
 
+/* The most shared memory that a block of each kernel has had, for test/check_plugin.sh: appended to the file that KVI_EMU_SHARED
+ * names when the process ends. */
+struct shared_table {
+    std::map<std::string, size_t> most;
+    std::mutex                    lock;
+
+    void note(const char *name, size_t bytes)
+    {
+        std::lock_guard<std::mutex> hold(lock);
+        size_t                     &m = most[name];
+
+        m = bytes > m ? bytes : m;
+    }
+    ~shared_table()
+    {
+        const char *path = std::getenv("KVI_EMU_SHARED");
+        std::FILE  *f = path ? std::fopen(path, "a") : nullptr;
+
+        for (const auto &m : most)
+            if (f)
+                std::fprintf(f, "%s\t%zu\n", m.first.c_str(), m.second);
+        if (f)
+            std::fclose(f);
+    }
+};
+static shared_table shared_of;
+
 cudaError_t emulate_launch(cudaStream_t s, const char *name, dim3 grid, dim3 block, size_t shared,
                            const std::function<void()> &body)
 {
+    shared_of.note(name, shared);
     return enqueue(s, [=]() -> cudaError_t {
         return kvi_emu::launch(name, grid, block, shared, body) ? cudaSuccess : cudaErrorLaunchFailure;
     });

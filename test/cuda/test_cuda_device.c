@@ -209,6 +209,7 @@ static void test_features(void **state)
     gpu_ops->features(&f);
     assert_int_equal(f.reference, 0);
     assert_int_equal(f.weight_kinds, 0x3e);
+    assert_int_equal(f.expert_kinds, 1u << KVI_W_BF16 | 1u << KVI_W_FP8 | 1u << KVI_W_FP4);
     assert_int_equal(f.entry_formats, 0x7fe); /* every format of rows that is stored */
     assert_int_equal(f.paged_formats,
                      1u << KVCSA_FORMAT_F16 | 1u << KVCSA_FORMAT_BF16 | 1u << KVCSA_FORMAT_FP8_E8M0_G32 | 1u << KVCSA_FORMAT_Q8_0 |
@@ -216,7 +217,7 @@ static void test_features(void **state)
     for (sizes = &f.heads; sizes <= &f.paged_width; sizes++) { /* all are told */
         assert_true(sizes->step != 0 && sizes->min != 0 && sizes->min <= sizes->max);
         assert_int_equal(sizes->min % sizes->step, 0);
-        assert_true(sizes->max % sizes->step == 0);
+        assert_true(sizes->max % sizes->step == 0 || sizes->max == UINT32_MAX);
     }
     assert_int_equal(f.head_width.max, 512);
     assert_int_equal(f.head_width.step, 32);
