@@ -8,6 +8,7 @@ PREFIX     ?= /usr/local
 BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
+MANDIR     ?= $(PREFIX)/share/man
 DESTDIR    ?=
 CFLAGS     ?= -O2 -g
 LDDEFS     ?= -Wl,-z,defs
@@ -34,7 +35,7 @@ APART_TESTS  ?= test_session test_snapshot_io test_snapshot_bytes test_api_sessi
                 test_api_snapshot* test_api_sync test_api_threads* test_api_work test_api_limits test_api_edges test_api_behaviour*
 APART_QUICK  ?= test_session test_api_session test_api_fork test_api_prefix test_api_sync
 # Test programs that the thread sanitizer runs.
-TSAN_TESTS   ?= test_base* test_threads* test_pool* test_api_session* test_api_threads*
+TSAN_TESTS   ?= test_base* test_threads* test_pool* test_host_tier* test_api_session* test_api_threads*
 
 # The version is written in the public header and nowhere else.
 header_number = $(shell sed -n 's/^\#define $(1)  *\([0-9][0-9]*\).*/\1/p' include/kvcsa.h)
@@ -96,7 +97,7 @@ variant  = $(submake) $(3) B=$(B)/$(1) L=$(B)/$(1)/lib CFLAGS="$(2)"
 .SECONDARY:
 .PHONY: all libs cuda examples tests tools fuzzers deps deps-all demo check check-all check-werror check-asan check-tsan \
         check-apart check-masks check-neon neon-build check-plugin check-cuda bench-cuda \
-        check-large fuzz fuzz-replay fuzz-run abi abi-update bench bench-peers bench-report measure install uninstall clean dist help
+        check-large fuzz fuzz-replay fuzz-run abi abi-update bench bench-peers bench-report measure doc install uninstall clean dist help
 
 all: libs $(if $(CLI_SRC),$(B)/kvcsa) examples
 
@@ -389,8 +390,16 @@ measure: deps
 	+@$(submake) all
 	@test/measure.sh $(B)
 
+# The reference of the header as HTML, in $(B)/doc/html; every warning is an error. Needs doxygen and python3.
+doc:
+	@rm -rf $(B)/doc && mkdir -p $(B)/doc
+	@$(PYTHON) docs/doxygen/filter.py --check include/kvcsa.h
+	@DOC_VERSION=$(VERSION) DOC_OUT=$(B)/doc doxygen docs/doxygen/Doxyfile
+	@echo "$(B)/doc/html/index.html"
+
 install: all
-	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig"
+	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(MANDIR)/man1"
+	install -m 644 docs/kvcsa.1 "$(DESTDIR)$(MANDIR)/man1/kvcsa.1"
 	install -m 644 include/kvcsa.h "$(DESTDIR)$(INCLUDEDIR)/kvcsa.h"
 	install -m 755 $(L)/$(REALLIB) "$(DESTDIR)$(LIBDIR)/$(REALLIB)"
 	ln -sf $(REALLIB) "$(DESTDIR)$(LIBDIR)/$(SONAME)"
@@ -405,7 +414,7 @@ install: all
 uninstall:
 	rm -f "$(DESTDIR)$(BINDIR)/kvcsa" "$(DESTDIR)$(INCLUDEDIR)/kvcsa.h" "$(DESTDIR)$(LIBDIR)/$(REALLIB)" \
 	  "$(DESTDIR)$(LIBDIR)/$(SONAME)" "$(DESTDIR)$(LIBDIR)/libkvcsa.so" "$(DESTDIR)$(LIBDIR)/libkvcsa.a" \
-	  "$(DESTDIR)$(LIBDIR)/pkgconfig/kvcsa.pc"
+	  "$(DESTDIR)$(LIBDIR)/pkgconfig/kvcsa.pc" "$(DESTDIR)$(MANDIR)/man1/kvcsa.1"
 
 clean:
 	rm -rf $(B)
@@ -427,7 +436,8 @@ What to run
   make bench-peers   build what the benchmark compares with: fetches packages, ten minutes (PEERS: which)
   make bench-report  write the tables and the picture of docs/benchmarks.md from the results
   make measure       what each saving does to the answers: writes docs/measurements.md, about ten minutes
-  make install       libraries, header, kvcsa.pc and the command under DESTDIR and PREFIX
+  make doc           the reference of the header as HTML, into build/doc/html; needs doxygen and python3
+  make install       libraries, header, kvcsa.pc, the command and its manual page under DESTDIR and PREFIX
   make uninstall     remove exactly what install wrote
   make clean         remove what was built
   make dist          source archive of the last commit
@@ -455,7 +465,7 @@ For those who change it
 
 Variables
   CC CFLAGS CPPFLAGS LDFLAGS LDLIBS   the compiler and your flags; ours are added   [$(CC), $(CFLAGS)]
-  PREFIX BINDIR LIBDIR INCLUDEDIR DESTDIR   where install writes                    [$(PREFIX)]
+  PREFIX BINDIR LIBDIR INCLUDEDIR MANDIR DESTDIR   where install writes             [$(PREFIX)]
   B, L           folders of objects and of libraries; change both for a variant     [$(B), $(L)]
   V=1            show every command
   JOBS           parallel jobs where -j was not given                                [$(JOBS)]
@@ -464,7 +474,7 @@ Variables
   TSAN_TESTS     programs that check-tsan runs; APART_QUICK: of APART_TESTS, those that check runs
   BENCH_ARGS     arguments of the benchmark
   LDDEFS         linker flag against undefined symbols                               [$(LDDEFS)]
-  CLANG PYTHON   clang for fuzz and check-werror; python for check-large             [$(CLANG), $(PYTHON)]
+  CLANG PYTHON   clang for fuzz and check-werror; python for check-large and doc             [$(CLANG), $(PYTHON)]
 endef
 export HELP
 help:

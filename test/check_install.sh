@@ -20,10 +20,11 @@ install_args=(DESTDIR="$root" PREFIX=/usr B="$build" L="$libs")
 make -s install "${install_args[@]}" || die "make install failed"
 find "$root" ! -type d | sed "s|^$root||" | sort >"$tmp/installed"
 cat "$tmp/installed"
-for file in /usr/bin/kvcsa /usr/include/kvcsa.h /usr/lib/libkvcsa.a /usr/lib/libkvcsa.so /usr/lib/pkgconfig/kvcsa.pc; do
+for file in /usr/bin/kvcsa /usr/include/kvcsa.h /usr/lib/libkvcsa.a /usr/lib/libkvcsa.so /usr/lib/pkgconfig/kvcsa.pc \
+    /usr/share/man/man1/kvcsa.1; do
     [ -f "$root$file" ] || complain "$file was not installed"
 done
-[ "$(wc -l <"$tmp/installed")" -eq 7 ] || complain "seven files were to be installed"
+[ "$(wc -l <"$tmp/installed")" -eq 8 ] || complain "eight files were to be installed"
 grep -q "$root\|@" "$root/usr/lib/pkgconfig/kvcsa.pc" && complain "kvcsa.pc holds a path of this build or an unfilled place"
 
 # The prefix is /usr inside a root of its own, as a package builder has it.

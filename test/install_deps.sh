@@ -56,6 +56,10 @@ if [ "$want" = all ]; then
         need "$library-dev:arm64" "$library for arm64" has_arm64 "$library"
     done
     need clang clang has_command "${CLANG:-clang}"
+    need doxygen doxygen has_command doxygen
+    need python3 python3 has_command python3
+    need mandoc mandoc has_command mandoc
+    need groff-base groff has_command groff
     need libclang-rt-14-dev libFuzzer has_libfuzzer
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
