@@ -9,6 +9,8 @@ BINDIR     ?= $(PREFIX)/bin
 LIBDIR     ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR     ?= $(PREFIX)/share/man
+# The installed command finds the installed library by itself; empty where the system knows the folder.
+INSTALL_RPATH ?= $$ORIGIN/$(call relative,$(LIBDIR),$(BINDIR))
 DESTDIR    ?=
 CFLAGS     ?= -O2 -g
 LDDEFS     ?= -Wl,-z,defs
@@ -41,8 +43,12 @@ TSAN_TESTS   ?= test_base* test_threads* test_pool* test_host_tier* test_api_ses
 header_number = $(shell sed -n 's/^\#define $(1)  *\([0-9][0-9]*\).*/\1/p' include/kvcsa.h)
 VERSION := $(call header_number,KVCSA_VERSION_MAJOR).$(call header_number,KVCSA_VERSION_MINOR).$(call header_number,KVCSA_VERSION_PATCH)
 ABI     := $(call header_number,KVCSA_ABI)
-SONAME  := libkvcsa.so.$(ABI)
-REALLIB := libkvcsa.so.$(VERSION)
+# The machine that CC builds for; on Windows the shared library has one file, and an import library in front of it.
+MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
+WINDOWS := $(findstring mingw,$(MACHINE))
+SONAME  := $(if $(WINDOWS),libkvcsa-$(ABI).dll,libkvcsa.so.$(ABI))
+REALLIB := $(if $(WINDOWS),$(SONAME),libkvcsa.so.$(VERSION))
+DEVLIB  := $(if $(WINDOWS),libkvcsa.dll.a,libkvcsa.so)
 
 WARNINGS  := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wno-psabi
 # No path of the building machine ends up in what is built.
@@ -50,14 +56,28 @@ COMMON    := -std=c11 -D_GNU_SOURCE $(WARNINGS) -ffile-prefix-map=$(CURDIR)=. -M
 KV_CFLAGS := $(COMMON) -fPIC -fvisibility=hidden -ffp-contract=off -Iinclude -Isrc -DKVCSA_BUILDING
 # Programs that may use the public header only: no -Isrc.
 API_CFLAGS := $(COMMON) -Iinclude
+# Likewise in C++: the header must do without exceptions.
+API_CXXFLAGS := -std=c++17 -fno-exceptions -fno-rtti -Wall -Wextra -Wpedantic -Wconversion -Wshadow \
+                -ffile-prefix-map=$(CURDIR)=. -MMD -MP -Iinclude
 LIBS      := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lm -pthread -ldl
+ifdef WINDOWS
+# What POSIX has and mingw-w64 lacks stands in src/base/win32, in front of every file. Format checks and isnan() of its headers know
+# neither %zu nor doubles. -muse-unaligned-vector-move: the stack of Windows is aligned to 16 bytes, gcc spills wider vectors as aligned.
+COMMON    += -D_FILE_OFFSET_BITS=64 -D__USE_MINGW_ANSI_STDIO=1 -DPCRE2_STATIC -DUTF8PROC_STATIC -Isrc -Isrc/base/win32 \
+             -include base/win32/posix_win32.h -Wno-format -Wno-float-conversion -Wno-attributes -Wa,-muse-unaligned-vector-move
+KV_CFLAGS  := $(filter-out -fPIC -fvisibility=hidden,$(KV_CFLAGS)) $(COMMON)
+API_CFLAGS += $(COMMON)
+LIBS      := $(filter-out -ldl,$(LIBS))
+endif
 
 obj        = $(patsubst %.c,$(B)/obj/%.o,$(1))
 # Kernels for the instruction sets of the machine that CC builds for.
-ARCH      := $(patsubst aarch64%,arm,$(patsubst x86_64%,x86,$(shell $(CC) -dumpmachine 2>/dev/null)))
-LIB_SRC   := $(sort $(filter-out src/cli/%,$(wildcard src/*/*.c src/cpu/$(ARCH)/*.c)))
+ARCH      := $(patsubst aarch64%,arm,$(patsubst x86_64%,x86,$(MACHINE)))
+LIB_SRC   := $(sort $(filter-out src/cli/%,$(wildcard src/*/*.c src/cpu/$(ARCH)/*.c $(if $(WINDOWS),src/base/win32/*.c))))
 CLI_SRC   := $(sort $(wildcard src/cli/*.c))
 EXAMPLES  := $(sort $(wildcard examples/*.c))
+# In C++; a cross build that has no C++ compiler leaves them out.
+CXX_EXAMPLES := $(sort $(wildcard examples/*.cc))
 API_TESTS := $(sort $(wildcard test/test_api_*.c))
 TESTS     := $(sort $(filter-out $(API_TESTS),$(wildcard test/test_*.c)))
 # Programs beside the tests that scripts and people start; test/NAME.c and no test of their own.
@@ -77,7 +97,8 @@ TEST_BIN     := $(patsubst test/%.c,$(B)/test/%,$(TESTS) $(API_TESTS)) \
                 $(patsubst %,$(B)/test/%,$(basename $(notdir $(CUDA_TESTS))))
 TOOL_BIN     := $(patsubst test/%.c,$(B)/test/%,$(TOOLS))
 FUZZ_BIN     := $(patsubst test/fuzz/%.c,$(B)/test/%,$(FUZZ))
-EXAMPLE_BIN  := $(patsubst %.c,$(B)/%,$(EXAMPLES))
+CXX_EXAMPLE_BIN := $(patsubst %.cc,$(B)/%,$(CXX_EXAMPLES))
+EXAMPLE_BIN  := $(patsubst %.c,$(B)/%,$(EXAMPLES)) $(CXX_EXAMPLE_BIN)
 ALL_OBJ      := $(call obj,$(LIB_SRC) $(CLI_SRC) $(EXAMPLES) $(API_TESTS) $(TESTS) $(TOOLS) $(FUZZ) \
                 $(SUPPORT) $(BENCH) $(APART_SRC) $(filter %.c,$(CUDA_TESTS)) test/cuda/bench_cuda.c \
                 test/fuzz/fuzz_main.c)
@@ -96,12 +117,12 @@ variant  = $(submake) $(3) B=$(B)/$(1) L=$(B)/$(1)/lib CFLAGS="$(2)"
 .SUFFIXES:
 .SECONDARY:
 .PHONY: all libs cuda examples tests tools fuzzers deps deps-all demo check check-all check-werror check-asan check-tsan \
-        check-apart check-masks check-neon neon-build check-plugin check-cuda bench-cuda \
-        check-large fuzz fuzz-replay fuzz-run abi abi-update bench bench-peers bench-report measure doc install uninstall clean dist help
+        check-apart check-masks check-neon neon-build mingw check-mingw check-plugin check-cuda bench-cuda check-valgrind check-old \
+        check-large fuzz fuzz-replay fuzz-run abi abi-update bench bench-peers bench-report measure doc wheel install uninstall clean dist deb help
 
 all: libs $(if $(CLI_SRC),$(B)/kvcsa) examples
 
-libs: $(L)/libkvcsa.so $(L)/libkvcsa.a
+libs: $(L)/$(DEVLIB) $(L)/libkvcsa.a
 examples: $(EXAMPLE_BIN)
 tests: $(TEST_BIN) tools fuzzers
 tools: $(TOOL_BIN) $(if $(CUDA_TESTS),$(B)/test/bench_cuda)
@@ -126,6 +147,10 @@ $(B)/obj/examples/%.o: examples/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) $(API_CFLAGS) -c -o $@ $<
+$(B)/obj/examples/%.o: examples/%.cc Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX,$<)
+	$(Q)$(CXX) $(CPPFLAGS) $(CFLAGS) $(API_CXXFLAGS) -c -o $@ $<
 $(B)/obj/src/cli/%.o: src/cli/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
@@ -145,15 +170,28 @@ $(B)/obj/%.o: %.c Makefile
 
 # ---------------------------------------------------------------- libraries
 
+# Our calls of our own functions stay inside, also where another copy of the library came first (-Bsymbolic-functions).
+ifdef WINDOWS
+# Exported is what lib/kvcsa.map names.
+$(B)/kvcsa.def: lib/kvcsa.map
+	@mkdir -p $(@D)
+	@{ echo EXPORTS; sed -n 's/^ *\(kvcsa_[a-z0-9_]*\);.*/\1/p' $<; } > $@
+$(L)/$(REALLIB): $(LIB_OBJ) $(B)/kvcsa.def Makefile
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -static -Wl,--out-implib,$(L)/libkvcsa.dll.a -o $@ $(LIB_OBJ) $(B)/kvcsa.def $(LDLIBS) $(LIBS)
+$(L)/libkvcsa.dll.a: $(L)/$(REALLIB)
+else
 $(L)/$(REALLIB): $(LIB_OBJ) lib/kvcsa.map Makefile
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -shared -Wl,-soname,$(SONAME) $(LDDEFS) -Wl,--version-script=lib/kvcsa.map \
-	  -o $@ $(LIB_OBJ) $(LDLIBS) $(LIBS)
+	  -Wl,-Bsymbolic-functions -o $@ $(LIB_OBJ) $(LDLIBS) $(LIBS)
 $(L)/$(SONAME): $(L)/$(REALLIB)
 	@ln -sf $(<F) $@
 $(L)/libkvcsa.so: $(L)/$(SONAME)
 	@ln -sf $(<F) $@
+endif
 $(L)/libkvcsa.a: $(LIB_OBJ) Makefile
 	@mkdir -p $(@D)
 	$(call say,AR,$@)
@@ -163,48 +201,76 @@ $(L)/libkvcsa.a: $(LIB_OBJ) Makefile
 # ---------------------------------------------------------------- programs
 
 # Programs of the tree find the shared library by a path relative to themselves.
-link_shared = $(CC) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/$(call relative,$(L),$(@D))' -o $@ \
+link_shared_with = $(1) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/$(call relative,$(L),$(@D))' -o $@ \
               $(filter %.o %.a,$^) $(LDLIBS) -L$(L) -lkvcsa
+link_shared = $(call link_shared_with,$(CC))
 link_static = $(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter-out $(L)/%,$(filter %.a,$^)) \
               $(L)/libkvcsa.a $(LDLIBS)
+
+ifdef WINDOWS
+# A program is PROGRAM.exe, and PROGRAM a script that starts it with wine, or as it is on Windows.
+link_shared = $(CC) $(CFLAGS) $(LDFLAGS) -static -o $@.exe $(filter %.o %.a,$^) $(WIN_OBJ) $(LDLIBS)
+link_static = $(CC) $(CFLAGS) $(LDFLAGS) -static -o $@.exe $(filter %.o,$^) $(filter-out $(L)/%,$(filter %.a,$^)) \
+              $(L)/libkvcsa.a $(LDLIBS)
+starter     = @printf '%s\n' '\#!/bin/sh' 'WINEPATH="Z:$(abspath $(L))" exec $${WINE-wine} "$$0.exe" "$$@"' > $@ && chmod +x $@
+# The command and tests of the API take their part of POSIX along; the command has its arguments in UTF-8.
+POSIX_OBJ  := $(call obj,$(wildcard src/base/win32/*.c))
+$(B)/test/test_api_%: WIN_OBJ = $(POSIX_OBJ)
+$(B)/kvcsa: WIN_OBJ = $(POSIX_OBJ) $(B)/obj/lib/mingw/utf8.o
+$(B)/kvcsa: | $(B)/obj/lib/mingw/utf8.o
+$(B)/obj/lib/mingw/utf8.o: lib/mingw/utf8.rc lib/mingw/utf8.manifest
+	@mkdir -p $(@D)
+	$(Q)$(word 1,$(subst -gcc, ,$(CC)))-windres -I lib/mingw -o $@ $<
+endif
 
 # Tests run on another backend where the environment says so: test/support/test_backend.h.
 TEST_WRAP := -Wl,--wrap=kvcsa_pool_create
 
 # The command prints JSON and takes logarithms; the library itself stays a black box to it.
-$(B)/kvcsa: $(CLI_OBJ) $(L)/libkvcsa.so
+$(B)/kvcsa: $(CLI_OBJ) $(L)/$(DEVLIB)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(link_shared) -ljansson -lm
-$(B)/examples/%: $(B)/obj/examples/%.o $(L)/libkvcsa.so
+	$(starter)
+$(B)/examples/%: $(B)/obj/examples/%.o $(L)/$(DEVLIB)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(link_shared) -lm -pthread
+	$(starter)
+$(CXX_EXAMPLE_BIN): $(B)/examples/%: $(B)/obj/examples/%.o $(L)/$(DEVLIB)
+	@mkdir -p $(@D)
+	$(call say,LD,$@)
+	$(Q)$(call link_shared_with,$(CXX)) -pthread
 $(B)/test/support.a: $(call obj,$(SUPPORT))
 	@mkdir -p $(@D)
 	$(call say,AR,$@)
 	@rm -f $@
 	$(Q)$(AR) rcs $@ $^
-$(B)/test/test_api_%: $(B)/obj/test/test_api_%.o $(SUPPORT_LIB) $(L)/libkvcsa.so
+$(B)/test/test_api_%: $(B)/obj/test/test_api_%.o $(SUPPORT_LIB) $(L)/$(DEVLIB)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(link_shared) $(TEST_WRAP) -lcmocka -ljansson -lm -pthread
+	$(starter)
 $(B)/test/test_%: $(B)/obj/test/test_%.o $(SUPPORT_LIB) $(L)/libkvcsa.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(link_static) $(TEST_WRAP) -lcmocka $(LIBS)
+	$(starter)
 $(B)/test/fuzz_%: $(B)/obj/test/fuzz/fuzz_%.o $(filter %.o,$(FUZZ_ENGINE)) $(SUPPORT_LIB) $(L)/libkvcsa.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(link_static) $(filter-out %.o,$(FUZZ_ENGINE)) $(LIBS)
+	$(starter)
 $(B)/test/bench: $(call obj,$(BENCH)) $(SUPPORT_LIB) $(L)/libkvcsa.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(link_static) $(LIBS)
+	$(starter)
 $(TOOL_BIN): $(B)/test/%: $(B)/obj/test/%.o $(SUPPORT_LIB) $(L)/libkvcsa.a
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
 	$(Q)$(link_static) $(LIBS)
+	$(starter)
 
 # ---------------------------------------------------------------- CUDA plug-in
 
@@ -312,12 +378,36 @@ check-tsan: deps
 	+@$(call variant,tsan,$(TSAN_CFLAGS),tests) LDDEFS=
 	@test/run_tests.sh --build $(B)/tsan --no-scripts $(TSAN_TESTS)
 
+# memcheck on the tests of the public interface that take it in seconds; the others have their own ways to memory (check-asan).
+VALGRIND_TESTS ?= test_api_table test_api_model test_api_limits test_api_estimate test_api_cost_* \
+                  test_api_prefix test_api_cpu test_api_compare test_api_snapshot test_api_null
+check-valgrind: deps-all
+	+@$(call variant,check,$(CHECK_CFLAGS),tests)
+	@test/run_valgrind.sh $(B)/check $(VALGRIND_TESTS)
+
+# The libraries of older releases, built from the history, with their programs and with today's.
+check-old: deps
+	+@$(submake) libs
+	@test/check_old_new.sh $(B) $(L) history
+
 check-werror: deps-all
 	+@$(call variant,gcc,-O2 -g -Werror,all tests) CC=gcc
 	+@$(call variant,clang,-O2 -g -Werror,all tests) CC=$(CLANG) CXX=$(CLANG)++
 
 check-all: deps-all
 	@test/check_all.sh "$(MAKE)" $(B)
+
+# Libraries, command and examples for Windows x86-64, and what they link; test/check_mingw.sh runs them under wine.
+MINGW_CC ?= x86_64-w64-mingw32-gcc-posix
+# Tests that need no more of POSIX than there is.
+MINGW_TESTS ?= test_base test_fp_mode test_pool test_session test_snapshot_bytes test_text test_api_cpu test_api_fork test_api_null \
+  test_api_session test_api_threads test_kern_attend test_kern_cache test_kern_index test_kern_linear test_kern_select
+mingw:
+	@lib/mingw/make_deps.sh $(B) $(MINGW_CC)
+	+@$(call variant,mingw,-O2 -g,libs $(B)/mingw/kvcsa $(addprefix $(B)/mingw/examples/,branch generate share_prefix) $(addprefix $(B)/mingw/test/,$(MINGW_TESTS))) CC=$(MINGW_CC) \
+	  AR=$(MINGW_CC:%-gcc-posix=%-ar) CPPFLAGS="-I$(B)/windeps/include" LDFLAGS="-L$(B)/windeps/lib"
+check-mingw: mingw
+	@test/check_mingw.sh $(B) $(L) $(B)/mingw
 
 # Kernels of every instruction set: the sets of this machine one by one, and Arm's under an emulator.
 check-masks: deps
@@ -326,7 +416,7 @@ check-masks: deps
 
 NEON_CC ?= aarch64-linux-gnu-gcc
 neon-build:
-	+@$(call variant,neon,$(NEON_CFLAGS),all tests) CUDA_TESTS= CC=$(NEON_CC) AR=$(NEON_CC:gcc=ar)
+	+@$(call variant,neon,$(NEON_CFLAGS),all tests) CUDA_TESTS= CXX_EXAMPLES= CC=$(NEON_CC) AR=$(NEON_CC:gcc=ar)
 check-neon: deps-all neon-build
 	@test/check_neon.sh $(B)/neon $(NEON_TESTS)
 
@@ -397,39 +487,58 @@ doc:
 	@DOC_VERSION=$(VERSION) DOC_OUT=$(B)/doc doxygen docs/doxygen/Doxyfile
 	@echo "$(B)/doc/html/index.html"
 
-install: all
-	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(MANDIR)/man1"
-	install -m 644 docs/kvcsa.1 "$(DESTDIR)$(MANDIR)/man1/kvcsa.1"
-	install -m 644 include/kvcsa.h "$(DESTDIR)$(INCLUDEDIR)/kvcsa.h"
+# What install writes, and so what uninstall removes: paths without DESTDIR.
+PUBLIC    := $(sort $(wildcard include/*.h include/*.hpp))
+MAN1      := $(sort $(wildcard docs/*.1 docs/man/*.1))
+CMAKEDIR   = $(LIBDIR)/cmake/kvcsa
+INSTALLED  = $(BINDIR)/kvcsa $(addprefix $(INCLUDEDIR)/,$(notdir $(PUBLIC))) $(addprefix $(MANDIR)/man1/,$(notdir $(MAN1))) \
+             $(addprefix $(LIBDIR)/,$(REALLIB) $(SONAME) libkvcsa.so libkvcsa.a pkgconfig/kvcsa.pc) \
+             $(addprefix $(CMAKEDIR)/,kvcsa-config.cmake kvcsa-config-version.cmake)
+# $(call fill,TEMPLATE,FILE): folders below the prefix are written as such, so that an installed tree may be moved.
+under_prefix = $(patsubst $(PREFIX)/%,$${prefix}/%,$(1))
+fill = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(call under_prefix,$(LIBDIR))|' \
+  -e 's|@INCLUDEDIR@|$(call under_prefix,$(INCLUDEDIR))|' -e 's|@VERSION@|$(VERSION)|' -e 's|@ABI@|$(ABI)|' \
+  -e 's|@MAJOR@|$(firstword $(subst ., ,$(VERSION)))|' -e 's|@INCLUDE_FROM_CMAKE@|$(call relative,$(INCLUDEDIR),$(CMAKEDIR))|' \
+  $(1) > "$(DESTDIR)$(2)" && chmod 644 "$(DESTDIR)$(2)"
+
+install: libs $(B)/kvcsa
+	install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(CMAKEDIR)"
+	install -m 644 $(PUBLIC) "$(DESTDIR)$(INCLUDEDIR)"
 	install -m 755 $(L)/$(REALLIB) "$(DESTDIR)$(LIBDIR)/$(REALLIB)"
 	ln -sf $(REALLIB) "$(DESTDIR)$(LIBDIR)/$(SONAME)"
 	ln -sf $(SONAME) "$(DESTDIR)$(LIBDIR)/libkvcsa.so"
 	install -m 644 $(L)/libkvcsa.a "$(DESTDIR)$(LIBDIR)/libkvcsa.a"
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' \
-	  -e 's|@VERSION@|$(VERSION)|' kvcsa.pc.in > "$(DESTDIR)$(LIBDIR)/pkgconfig/kvcsa.pc"
-	chmod 644 "$(DESTDIR)$(LIBDIR)/pkgconfig/kvcsa.pc"
-	$(CC) $(CFLAGS) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/$(call relative,$(LIBDIR),$(BINDIR))' \
+	$(call fill,kvcsa.pc.in,$(LIBDIR)/pkgconfig/kvcsa.pc)
+	$(call fill,lib/cmake/kvcsa-config.cmake.in,$(CMAKEDIR)/kvcsa-config.cmake)
+	$(call fill,lib/cmake/kvcsa-config-version.cmake.in,$(CMAKEDIR)/kvcsa-config-version.cmake)
+	$(if $(MAN1),install -d "$(DESTDIR)$(MANDIR)/man1" && install -m 644 $(MAN1) "$(DESTDIR)$(MANDIR)/man1")
+	$(CC) $(CFLAGS) $(LDFLAGS) $(if $(INSTALL_RPATH),-Wl$(comma)-rpath$(comma)'$(INSTALL_RPATH)') \
 	  -o "$(DESTDIR)$(BINDIR)/kvcsa" $(CLI_OBJ) $(LDLIBS) -L$(L) -lkvcsa -ljansson -lm
 
+# The Python package with the library inside; needs nothing but python3.
+wheel: $(L)/libkvcsa.so
+	$(PYTHON) -B lib/python/build_wheel.py $(B)/wheel --library $(L)/libkvcsa.so
+
 uninstall:
-	rm -f "$(DESTDIR)$(BINDIR)/kvcsa" "$(DESTDIR)$(INCLUDEDIR)/kvcsa.h" "$(DESTDIR)$(LIBDIR)/$(REALLIB)" \
-	  "$(DESTDIR)$(LIBDIR)/$(SONAME)" "$(DESTDIR)$(LIBDIR)/libkvcsa.so" "$(DESTDIR)$(LIBDIR)/libkvcsa.a" \
-	  "$(DESTDIR)$(LIBDIR)/pkgconfig/kvcsa.pc" "$(DESTDIR)$(MANDIR)/man1/kvcsa.1"
+	@for f in $(INSTALLED); do rm -f "$(DESTDIR)$$f"; done
+	@rmdir "$(DESTDIR)$(CMAKEDIR)" 2>/dev/null || true
 
 clean:
 	rm -rf $(B)
 	rm -f $(L)/libkvcsa.so* $(L)/libkvcsa.a
 
+# Source archive and Debian packages, see docs/packaging.md.
 dist:
-	@mkdir -p $(B)
-	git archive --format=tar.gz --prefix=kvcsa-$(VERSION)/ -o $(B)/kvcsa-$(VERSION).tar.gz HEAD
-	@echo "$(B)/kvcsa-$(VERSION).tar.gz"
+	@lib/debian/make_dist.sh $(B) kvcsa-$(VERSION)
+deb: dist
+	@lib/debian/make_deb.sh $(B) $(VERSION) $(ABI)
 
 define HELP
 kvcsa $(VERSION), soname $(SONAME)
 
 What to run
   make               libraries into lib/, the kvcsa command and the examples into build/
+  make wheel         the Python package with the library inside, into build/wheel
   make demo          build, then let the shipped model write; installs missing packages
   make check         build and test everything that needs no GPU and no network, under five minutes
   make bench         measure on this machine, into build/bench.json (BENCH_ARGS: arguments of the program)
@@ -440,7 +549,8 @@ What to run
   make install       libraries, header, kvcsa.pc, the command and its manual page under DESTDIR and PREFIX
   make uninstall     remove exactly what install wrote
   make clean         remove what was built
-  make dist          source archive of the last commit
+  make dist          source archive of the last commit, the same bytes every time
+  make deb           Debian packages libkvcsa$(ABI), libkvcsa-dev and kvcsa of it, into build/deb
   make help          this text
 
 For those who change it
@@ -453,8 +563,12 @@ For those who change it
   make check-werror  everything with gcc and with clang, warnings are errors
   make check-asan    tests under the address and undefined-behaviour sanitizers
   make check-tsan    tests of threads under the thread sanitizer
+  make check-valgrind  tests of the public interface under valgrind's memcheck (VALGRIND_TESTS: patterns of programs)
+  make check-old     programs and libraries of older releases, built from the history, beside today's
   make check-masks   the tests once more for each narrower instruction set of this machine
   make check-neon    the tests for Armv8-A under qemu (NEON_TESTS: patterns of programs), make neon-build builds them
+  make mingw         libraries, command and examples for Windows x86-64 into build/mingw; builds what they link from Debian's sources
+  make check-mingw   runs them under wine
   make check-large   a million tokens for real; the real geometry against the oracle: ORACLE=path/to/v41_oracle.py
   make fuzz          libFuzzer (clang) on every target, FUZZ_SECONDS each
   make fuzz-replay   the stored fuzz inputs, with any compiler
@@ -465,7 +579,8 @@ For those who change it
 
 Variables
   CC CFLAGS CPPFLAGS LDFLAGS LDLIBS   the compiler and your flags; ours are added   [$(CC), $(CFLAGS)]
-  PREFIX BINDIR LIBDIR INCLUDEDIR MANDIR DESTDIR   where install writes             [$(PREFIX)]
+  PREFIX BINDIR LIBDIR INCLUDEDIR MANDIR DESTDIR   where install writes              [$(PREFIX)]
+  INSTALL_RPATH  where the installed command looks for the library                   [relative to itself]
   B, L           folders of objects and of libraries; change both for a variant     [$(B), $(L)]
   V=1            show every command
   JOBS           parallel jobs where -j was not given                                [$(JOBS)]
@@ -480,4 +595,5 @@ export HELP
 help:
 	@printf '%s\n' "$$HELP"
 
--include $(ALL_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(patsubst %.cc,$(B)/emu/%.d,$(filter %.cc,$(CUDA_TESTS)))
+-include $(ALL_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(patsubst %.cc,$(B)/emu/%.d,$(filter %.cc,$(CUDA_TESTS))) \
+  $(patsubst %.cc,$(B)/obj/%.d,$(CXX_EXAMPLES))

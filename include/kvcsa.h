@@ -1709,6 +1709,188 @@ KVCSA_API kvcsa_status kvcsa_synth_checkpoint(const char *config, const char *di
                                               const kvcsa_synth_params *params,
                                               kvcsa_synth_info *info, kvcsa_error *err);
 
+/* ------------------------------------------------------------------ all of it as one table */
+
+/* Every function above, for hosts that load the library by hand: dlopen, then one dlsym. New
+ * functions are added at the end; nothing is moved or taken out (lib/kvcsa_api.txt is the list). */
+typedef struct kvcsa_api {
+    size_t struct_size; /* of the library that filled it: members that lie beyond are not there */
+    uint32_t version;   /* as kvcsa_version_number() */
+    uint32_t abi;       /* KVCSA_ABI of the library */
+    const char *(*status_name)(kvcsa_status status);
+    uint32_t (*version_number)(void);
+    const char *(*version_string)(void);
+    const char *(*format_name)(uint32_t format);
+    void (*model_params_default)(kvcsa_model_params *params, size_t struct_size);
+    kvcsa_status (*model_open)(const char *path, const kvcsa_model_params *params,
+                               kvcsa_model **out, kvcsa_error *err);
+    void (*model_release)(kvcsa_model **model);
+    kvcsa_status (*model_get_info)(const kvcsa_model *model, kvcsa_model_info *info,
+                                   kvcsa_error *err);
+    kvcsa_status (*model_plan_row)(const kvcsa_model *model, uint32_t layer, kvcsa_plan_row *row,
+                                   kvcsa_error *err);
+    kvcsa_status (*model_cost)(const kvcsa_model *model, uint64_t n_tokens, kvcsa_cost *cost,
+                               kvcsa_error *err);
+    kvcsa_status (*model_tokenize)(const kvcsa_model *model, const char *text, size_t n_bytes,
+                                   uint32_t flags, int32_t *ids, size_t cap, size_t *n_ids,
+                                   kvcsa_error *err);
+    kvcsa_status (*model_token_text)(const kvcsa_model *model, int32_t id, const char **text,
+                                     size_t *n_bytes, kvcsa_error *err);
+    kvcsa_status (*model_detokenize)(const kvcsa_model *model, const int32_t *ids, size_t n_ids,
+                                     char *text, size_t cap, size_t *n_bytes, kvcsa_error *err);
+    kvcsa_status (*model_chat_prompt)(const kvcsa_model *model, const kvcsa_message *messages,
+                                      size_t n_messages, int32_t *ids, size_t cap, size_t *n_ids,
+                                      kvcsa_error *err);
+    kvcsa_status (*text_stream_create)(kvcsa_model *model, const char *const *stops, size_t n_stops,
+                                       kvcsa_text_stream **out, kvcsa_error *err);
+    kvcsa_status (*text_stream_push)(kvcsa_text_stream *stream, int32_t token, const char **text,
+                                     size_t *n_bytes, int32_t *stopped, kvcsa_error *err);
+    kvcsa_status (*text_stream_finish)(kvcsa_text_stream *stream, const char **text,
+                                       size_t *n_bytes, kvcsa_error *err);
+    void (*text_stream_release)(kvcsa_text_stream **stream);
+    void (*pool_params_default)(kvcsa_pool_params *params, size_t struct_size);
+    kvcsa_status (*pool_create)(const kvcsa_pool_params *params, kvcsa_pool **out,
+                                kvcsa_error *err);
+    void (*pool_release)(kvcsa_pool **pool);
+    kvcsa_status (*pool_get_stats)(kvcsa_pool *pool, kvcsa_pool_stats *stats, kvcsa_error *err);
+    kvcsa_status (*pool_get_cpu)(const kvcsa_pool *pool, kvcsa_cpu_info *info, kvcsa_error *err);
+    kvcsa_status (*pool_get_backend)(const kvcsa_pool *pool, kvcsa_backend_info *info,
+                                     kvcsa_error *err);
+    kvcsa_status (*pool_check)(kvcsa_pool *pool, kvcsa_error *err);
+    kvcsa_status (*pool_resize)(kvcsa_pool *pool, uint64_t budget_bytes, kvcsa_error *err);
+    kvcsa_status (*pool_trim)(kvcsa_pool *pool, uint64_t max_used_bytes, uint64_t *freed_bytes,
+                              kvcsa_error *err);
+    void (*session_params_default)(kvcsa_session_params *params, size_t struct_size);
+    kvcsa_status (*session_create)(kvcsa_pool *pool, kvcsa_model *model,
+                                   const kvcsa_session_params *params, kvcsa_session **out,
+                                   kvcsa_error *err);
+    void (*session_release)(kvcsa_session **session);
+    void (*append_params_default)(kvcsa_append_params *params, size_t struct_size);
+    kvcsa_status (*session_append)(kvcsa_session *session, const int32_t *tokens, size_t n_tokens,
+                                   const kvcsa_append_params *params, uint64_t *out_pos,
+                                   kvcsa_error *err);
+    void (*step_params_default)(kvcsa_step_params *params, size_t struct_size);
+    kvcsa_status (*pool_step)(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n_sessions,
+                              const kvcsa_step_params *params, kvcsa_step_result *results,
+                              kvcsa_error *err);
+    void (*session_cancel)(kvcsa_session *session);
+    kvcsa_status (*session_get_logits)(kvcsa_session *session, float *logits, uint32_t n_vocab,
+                                       kvcsa_error *err);
+    uint64_t (*session_length)(const kvcsa_session *session);
+    kvcsa_status (*session_get_tokens)(kvcsa_session *session, uint64_t from, int32_t *tokens,
+                                       size_t cap, size_t *n_tokens, kvcsa_error *err);
+    kvcsa_status (*session_get_stats)(kvcsa_session *session, kvcsa_session_stats *stats,
+                                      kvcsa_error *err);
+    kvcsa_status (*session_layer_work)(kvcsa_session *session, uint32_t layer, kvcsa_work *step,
+                                       kvcsa_work *total, kvcsa_error *err);
+    kvcsa_status (*session_hide)(kvcsa_session *session, uint64_t begin, uint64_t end,
+                                 int32_t hidden, kvcsa_error *err);
+    kvcsa_status (*session_get_mass)(kvcsa_session *session, double *mass, size_t cap,
+                                     size_t *n_spans, int32_t reset, kvcsa_error *err);
+    kvcsa_status (*session_get_reuse)(kvcsa_session *session, kvcsa_reuse *reuse, kvcsa_error *err);
+    kvcsa_status (*session_common_prefix)(kvcsa_session *session, const int32_t *tokens,
+                                          size_t n_tokens, size_t *n_common, kvcsa_error *err);
+    kvcsa_status (*session_fork)(kvcsa_session *session, uint64_t position,
+                                 const kvcsa_session_params *params, kvcsa_session **out,
+                                 kvcsa_error *err);
+    kvcsa_status (*session_rewind)(kvcsa_session *session, uint64_t position, kvcsa_error *err);
+    kvcsa_status (*session_sync)(kvcsa_session *session, const int32_t *tokens, size_t n_tokens,
+                                 const kvcsa_append_params *params, kvcsa_reuse *reuse,
+                                 kvcsa_error *err);
+    kvcsa_status (*session_erase)(kvcsa_session *session, uint32_t flags, kvcsa_error *err);
+    kvcsa_status (*model_estimate)(const kvcsa_model *model, const kvcsa_session_params *params,
+                                   uint64_t n_tokens, uint64_t n_sessions, uint64_t n_shared_tokens,
+                                   kvcsa_estimate *estimate, kvcsa_error *err);
+    kvcsa_status (*prefix_match)(kvcsa_pool *pool, const kvcsa_model *model, uint64_t salt,
+                                 const int32_t *tokens, size_t n_tokens, size_t *n_matched,
+                                 kvcsa_error *err);
+    kvcsa_status (*prefix_publish)(kvcsa_session *session, uint64_t *n_published, kvcsa_error *err);
+    kvcsa_status (*prefix_pin)(kvcsa_pool *pool, const kvcsa_model *model, uint64_t salt,
+                               const int32_t *tokens, size_t n_tokens, size_t *n_pinned,
+                               kvcsa_error *err);
+    kvcsa_status (*prefix_unpin)(kvcsa_pool *pool, const kvcsa_model *model, uint64_t salt,
+                                 const int32_t *tokens, size_t n_tokens, kvcsa_error *err);
+    kvcsa_status (*prefix_forget)(kvcsa_pool *pool, const kvcsa_model *model, uint64_t salt,
+                                  const int32_t *tokens, size_t n_tokens, uint64_t *n_freed_bytes,
+                                  kvcsa_error *err);
+    void (*snapshot_params_default)(kvcsa_snapshot_params *params, size_t struct_size);
+    kvcsa_status (*snapshot_size)(kvcsa_session *session, const kvcsa_snapshot_params *params,
+                                  uint64_t *n_bytes, kvcsa_error *err);
+    kvcsa_status (*snapshot_save)(kvcsa_session *session, const char *path,
+                                  const kvcsa_snapshot_params *params, kvcsa_snapshot_info *info,
+                                  kvcsa_error *err);
+    kvcsa_status (*snapshot_load)(kvcsa_session *session, const char *path,
+                                  const kvcsa_snapshot_params *params, kvcsa_snapshot_info *info,
+                                  kvcsa_error *err);
+    kvcsa_status (*snapshot_write)(kvcsa_session *session, const kvcsa_writer *writer,
+                                   const kvcsa_snapshot_params *params, kvcsa_snapshot_info *info,
+                                   kvcsa_error *err);
+    kvcsa_status (*snapshot_read)(kvcsa_session *session, const kvcsa_reader *reader,
+                                  const kvcsa_snapshot_params *params, kvcsa_snapshot_info *info,
+                                  kvcsa_error *err);
+    kvcsa_status (*snapshot_inspect)(const char *path, const kvcsa_snapshot_params *params,
+                                     kvcsa_snapshot_info *info, kvcsa_error *err);
+    kvcsa_status (*snapshot_remove)(const char *path, const kvcsa_snapshot_params *params,
+                                    kvcsa_error *err);
+    void (*sampler_params_default)(kvcsa_sampler_params *params, size_t struct_size);
+    kvcsa_status (*sample_logits)(const float *logits, uint32_t n_vocab, uint64_t position,
+                                  const kvcsa_sampler_params *params, int32_t *token,
+                                  kvcsa_error *err);
+    kvcsa_status (*session_sample)(kvcsa_session *session, const kvcsa_sampler_params *params,
+                                   int32_t *token, kvcsa_error *err);
+    kvcsa_status (*compare_create)(const kvcsa_allocator *allocator, kvcsa_compare **out,
+                                   kvcsa_error *err);
+    void (*compare_release)(kvcsa_compare **compare);
+    kvcsa_status (*compare_begin)(kvcsa_compare *compare, kvcsa_error *err);
+    kvcsa_status (*compare_add)(kvcsa_compare *compare, uint64_t position, int32_t next_token,
+                                const float *ref, const float *test, uint32_t n_vocab,
+                                kvcsa_error *err);
+    kvcsa_status (*compare_add_greedy)(kvcsa_compare *compare, const int32_t *ref,
+                                       const int32_t *test, size_t n_tokens, kvcsa_error *err);
+    kvcsa_status (*compare_get_result)(const kvcsa_compare *compare, kvcsa_compare_result *result,
+                                       kvcsa_error *err);
+    kvcsa_status (*compare_get_rows)(const kvcsa_compare *compare, uint64_t from,
+                                     kvcsa_compare_row *rows, size_t cap, size_t *n_rows,
+                                     kvcsa_error *err);
+    kvcsa_status (*compare_get_greedy)(const kvcsa_compare *compare, uint64_t *n_same, size_t cap,
+                                       size_t *n_greedy, kvcsa_error *err);
+    void (*setting_default)(kvcsa_setting *setting, size_t struct_size);
+    kvcsa_status (*compare_text)(const kvcsa_setting *reference, const kvcsa_setting *tests,
+                                 kvcsa_compare *const *compares, size_t n_tests,
+                                 const int32_t *tokens, size_t n_tokens, uint64_t first,
+                                 const kvcsa_compare_progress *progress, kvcsa_error *err);
+    kvcsa_status (*compare_greedy)(const kvcsa_setting *reference, const kvcsa_setting *tests,
+                                   kvcsa_compare *const *compares, size_t n_tests,
+                                   const int32_t *tokens, size_t n_tokens, size_t n_generate,
+                                   int32_t *generated, const kvcsa_compare_progress *progress,
+                                   kvcsa_error *err);
+    void (*serving_params_default)(kvcsa_serving_params *params, size_t struct_size);
+    kvcsa_status (*model_serving_cost)(const kvcsa_model *model, const kvcsa_serving_params *params,
+                                       kvcsa_serving_cost *cost, kvcsa_error *err);
+    void (*resume_params_default)(kvcsa_resume_params *params, size_t struct_size);
+    kvcsa_status (*model_resume_cost)(const kvcsa_model *model, const kvcsa_resume_params *params,
+                                      kvcsa_resume_cost *cost, kvcsa_error *err);
+    void (*agent_params_default)(kvcsa_agent_params *params, size_t struct_size);
+    kvcsa_status (*agent_get_cost)(const kvcsa_agent_params *params, kvcsa_agent_cost *cost,
+                                   kvcsa_error *err);
+    void (*synth_params_default)(kvcsa_synth_params *params, size_t struct_size);
+    kvcsa_status (*synth_checkpoint)(const char *config, const char *directory,
+                                     const kvcsa_synth_params *params, kvcsa_synth_info *info,
+                                     kvcsa_error *err);
+} kvcsa_api;
+
+/**
+ * The library as one table. It is there as long as the library is loaded.
+ *
+ * @param version  KVCSA_VERSION_NUMBER of the header that the caller was compiled with: all members
+ *                 that this header declares are there then. A caller that can do without the newest
+ *                 ones asks again with the least version that it needs, and compares struct_size.
+ * @return         NULL if the library is older than `version`, or `version` than 0.4, which has the
+ *                 first table.
+ * Thread: any.  Owner: static.  Since: 0.4
+ */
+KVCSA_API const kvcsa_api *kvcsa_get_api(uint32_t version);
+
 #ifdef __cplusplus
 }
 #endif

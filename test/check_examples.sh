@@ -12,10 +12,11 @@ trap 'rm -rf "$tmp"' EXIT
 bad=0
 complain() { echo "$1"; bad=1; }
 
+more=() # arguments behind the model
 run() { # NAME PATTERN...: it succeeds, says nothing on stderr, and every pattern is a line of its output
     local name=$1 pattern
     shift
-    timeout 300 "$build/examples/$name" "$tiny" </dev/null >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+    timeout 300 "$build/examples/$name" "$tiny" "${more[@]}" </dev/null >"$tmp/$name.out" 2>"$tmp/$name.err" ||
         complain "$name failed with status $?"
     [ -s "$tmp/$name.err" ] && { complain "$name complains:"; cat "$tmp/$name.err"; }
     for pattern; do
@@ -30,9 +31,29 @@ forked=$(grep -m 1 '^"We turn back' "$tmp/branch.out")
 undone=$(tail -n 1 "$tmp/branch.out" | sed 's/^ *//')
 [ -n "$forked" ] && [ "$forked" = "$undone" ] || complain "branch: '$undone' after an undo, '$forked' in a fork"
 
+run host_allocator '^after release +0 bytes' '"open the model" answers KVCSA_ERR_NOMEM' '"step" answers KVCSA_ERR_NOMEM' \
+    '^memory again: the answer has 24 tokens' '^[1-9][0-9]* allocations were refused; 0 bytes are left'
+run game_loop '^The captain is cut: [1-9]' ' 0 frames over the budget by our doing' 'while eleven waited$' \
+    '^Computed again alone and in one piece, 12 of 12 are the same bits' ', 0 left after release'
+more=("$tmp/tour.cache")
+run desktop_notes '^First start: there is no snapshot' 'KVCSA_ERR_CORRUPT' 'KVCSA_ERR_FORMAT' '^First start .* times as fast' \
+    '^0 bytes are left'
+[ -e "$tmp/tour.cache" ] && complain "desktop_notes leaves its snapshot behind after the tour"
+# Two starts that are two processes.
+head -c 6000 examples/texts/moby-dick.txt >"$tmp/document.txt"
+more=("$tmp/notes.cache" "$tmp/document.txt")
+run desktop_notes '^The document is new' '^ +0 of [0-9]+ tokens loaded'
+sed '1,/ computed in /d' "$tmp/desktop_notes.out" >"$tmp/answer"
+run desktop_notes '^The document was read before' ', 0 computed in '
+sed '1,/ computed in /d' "$tmp/desktop_notes.out" | cmp -s - "$tmp/answer" ||
+    complain "desktop_notes: another answer at the second start"
+[ -s "$tmp/answer" ] || complain "desktop_notes says nothing"
+more=()
+
 # A wrong call is explained, as by any program.
-for name in share_prefix branch; do
-    "$build/examples/$name" "$tmp/nothing" >"$tmp/out" 2>"$tmp/err"
+for name in share_prefix branch host_allocator game_loop desktop_notes; do
+    [ $name = desktop_notes ] && more=("$tmp/nothing.cache")
+    "$build/examples/$name" "$tmp/nothing" "${more[@]}" >"$tmp/out" 2>"$tmp/err"
     [ $? -eq 1 ] && grep -q KVCSA_ERR_IO "$tmp/err" || complain "$name does not say what is wrong with a missing model"
 done
 [ "$bad" -eq 0 ] && echo "examples do what they say"

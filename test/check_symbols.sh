@@ -3,11 +3,13 @@
 #
 #   header declarations = lib/kvcsa.map = symbols of the shared library, each in the node of the release that its comment
 #   names; the static one has kvcsa_ and kvi_ only;
+#   every function but kvcsa_get_api is a member of the table that that one gives, in the order of lib/kvcsa_api.txt;
+#   the plug-ins show kvcsa_backend_query and nothing else; our own calls are not left to the loader;
 #   public functions are defined by src/api and src/measure alone; a guest never aborts, exits, prints, reads the environment or keeps
 #   global state; functions that libm picks by CPU are not used.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-libs=${2:-lib}
+build=${1:-build} libs=${2:-lib} plugins=0
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 bad=0
@@ -25,7 +27,7 @@ printf '#define KVCSA_BUILDING\n#include "kvcsa.h"\n' | ${CC:-cc} -std=c11 -Iinc
     sed -n 's/.*[ *]\(kvcsa_[a-z0-9_]*\) *(.*/\1/p' | sort >"$tmp/header"
 # Every prototype is marked.
 printf '#include "kvcsa.h"\n' | ${CC:-cc} -std=c11 -Iinclude -E -P -x c - | tr '\n' ' ' | tr ';{}' '\n\n\n' |
-    grep -v typedef | sed -n 's/^[^(]*[ *]\(kvcsa_[a-z0-9_]*\) *(.*/\1/p' | sort >"$tmp/prototypes"
+    grep -v typedef | grep -v '^[^(]*(\*' | sed -n 's/^[^(]*[ *]\(kvcsa_[a-z0-9_]*\) *(.*/\1/p' | sort >"$tmp/prototypes"
 sed -n 's/^ *\(kvcsa_[a-z0-9_]*\);.*/\1/p' lib/kvcsa.map | sort >"$tmp/map"
 nm -D --defined-only "$so" | awk '$2 != "A" { sub(/@.*/, "", $3); print $3 }' | sort >"$tmp/so"
 same "prototypes of the header and those marked KVCSA_API" "$tmp/prototypes" "$tmp/header"
@@ -49,6 +51,39 @@ awk '/^KVCSA_[0-9]/ { node = $1; n++ }
      /^}/           { want = n > 1 ? "} " last ";" : "};"
                       if ($0 != want) { print "node " node " ends with \"" $0 "\", not \"" want "\""; e = 1 } last = node }
      END            { exit e }' lib/kvcsa.map || bad=1
+
+# The table: names and order of the header's members are those of the list. A member of another type than its function is an error.
+sed -n '/^typedef struct kvcsa_api {/,/^} kvcsa_api;/s/.*(\*\([a-z0-9_]*\))(.*/kvcsa_\1/p' include/kvcsa.h >"$tmp/members"
+awk '!/^#/ { print $2 }' lib/kvcsa_api.txt >"$tmp/list"
+same "members of kvcsa_api and lib/kvcsa_api.txt" "$tmp/members" "$tmp/list"
+sort "$tmp/list" >"$tmp/list_sorted"
+grep -vx kvcsa_get_api "$tmp/map" >"$tmp/map_others"
+same "lib/kvcsa.map and lib/kvcsa_api.txt" "$tmp/map_others" "$tmp/list_sorted"
+${CC:-cc} -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -Iinclude -Isrc src/api/api_table.c || complain "src/api/api_table.c"
+# Each member came with the release of its function, or with the first table.
+awk 'NR == FNR { since[$1] = $2; next }
+     !/^#/     { node = "KVCSA_" $3
+                 if (since[$2] != node && !($3 == "0.4" && since[$2] ~ /^KVCSA_0\.[123]$/)) { print $2 ": release " $3 " in the list, " since[$2] " in the map"; e = 1 } }
+     END       { exit e }' "$tmp/map_nodes" lib/kvcsa_api.txt || bad=1
+
+# No function without a reason.
+while read -r name; do
+    grep -q "\`${name#kvcsa_}\`" docs/design/api.md || complain "docs/design/api.md does not say why there is $name"
+done <"$tmp/map"
+
+# One symbol of a plug-in, whichever of them are built; the test device has the whole library inside. The emulated one is linked
+# without its map: what is left of templates of the C++ library is weak.
+for plugin in "$libs/libkvcsa_cuda.so" "$build"/test/*/libkvcsa_cuda.so "$build"/check/test/*/libkvcsa_cuda.so; do
+    [ -e "$plugin" ] || continue
+    weak=none
+    [[ $plugin == */emulated/* ]] && weak='^[WVu]$'
+    shown=$(nm -D --defined-only "$plugin" | awk -v weak="$weak" '$2 != "A" && $2 !~ weak { sub(/@.*/, "", $3); print $3 }' | tr '\n' ' ')
+    [ "$shown" = "kvcsa_backend_query " ] || complain "$plugin shows: $shown"
+    plugins=$((plugins + 1))
+done
+# Our own calls are bound inside: another copy of the library that was loaded first must not answer them.
+readelf -rW "$so" | grep -oE '\bkvcsa_[a-z0-9_]+' | sort -u >"$tmp/bound_outside"
+[ -s "$tmp/bound_outside" ] && { complain "$so leaves these to the loader (-Bsymbolic-functions):"; head -n 5 "$tmp/bound_outside"; }
 
 nm -A --defined-only --extern-only "$ar" | awk '{ n = split($1, p, ":"); print p[n - 1], $NF }' >"$tmp/static"
 awk '$2 !~ /^(kvcsa|kvi)_/ { print "static library exports " $2 " (" $1 ")"; e = 1 } END { exit e }' "$tmp/static" || bad=1
@@ -80,5 +115,5 @@ size -A "$ar" | awk '
         print "writable global data: " $2 " bytes of " $1 " in " member; e = 1 }
     END { exit e }' || bad=1
 
-[ "$bad" -eq 0 ] && echo "$(wc -l <"$tmp/header") functions in header, map and library"
+[ "$bad" -eq 0 ] && echo "$(wc -l <"$tmp/header") functions in header, map, table and library; $plugins plug-ins"
 exit "$bad"

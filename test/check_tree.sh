@@ -69,7 +69,7 @@ done <"$tmp/phony"
 
 # Files that documents point to exist (links in brackets).
 for doc in README.md docs/*.md lib/README.md; do
-    grep -oE '\]\([^)#: ]+' "$doc" | sed 's/^](//' | while read -r link; do
+    awk '/^ *```/ { code = !code } !code' "$doc" | grep -oE '\]\([^)#: ]+' | sed 's/^](//' | while read -r link; do
         [ -e "$(dirname "$doc")/$link" ] || echo "$doc points to $link, which does not exist"
     done
 done >"$tmp/links"

@@ -24,6 +24,7 @@ has_header() { printf '#include <%s>\n' "$1" | "$cc" -x c -E -; }
 # cmocka.h wants four headers in front of it.
 has_cmocka() { printf '#include <stdarg.h>\n#include <stddef.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <cmocka.h>\n' | "$cc" -x c -E -; }
 has_pcre2() { printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\n' | "$cc" -x c -E -; }
+has_module() { "${PYTHON:-python3}" -c "import $1"; }
 has_qemu() { command -v qemu-aarch64 || command -v qemu-aarch64-static; }
 has_arm64() { compgen -G "/usr/lib/aarch64-linux-gnu/$1*.so"; }
 has_libfuzzer() {
@@ -49,12 +50,17 @@ need libutf8proc-dev utf8proc.h has_header utf8proc.h
 need libxxhash-dev xxhash.h has_header xxhash.h
 need libcmocka-dev cmocka.h has_cmocka
 need abigail-tools abidiff has_command abidiff
+need python3 python3 has_command "${PYTHON:-python3}"
 if [ "$want" = all ]; then
     need qemu-user qemu-aarch64 has_qemu
     need gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc has_command aarch64-linux-gnu-gcc
     for library in libjansson libpcre2 libutf8proc libxxhash libcmocka; do
         need "$library-dev:arm64" "$library for arm64" has_arm64 "$library"
     done
+    need python3-numpy numpy has_module numpy
+    need mypy mypy has_module mypy
+    need python3-pip pip has_module pip
+    need valgrind valgrind has_command valgrind
     need clang clang has_command "${CLANG:-clang}"
     need doxygen doxygen has_command doxygen
     need python3 python3 has_command python3

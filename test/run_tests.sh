@@ -150,7 +150,7 @@ if [ -n "$scripts" ]; then
     for script in test/check_*.sh; do
         name=$(basename "$script")
         case $name in
-        check_all.sh | check_large.sh | check_masks.sh | check_neon.sh | check_plugin.sh) continue ;; # longer runs with targets of their own
+        check_all.sh | check_large.sh | check_masks.sh | check_mingw.sh | check_neon.sh | check_plugin.sh) continue ;; # longer runs with targets of their own
         esac
         chosen "$name" "$@" && begin run_script "$name"
     done

@@ -22,7 +22,11 @@ static void libc_free(void *user, void *ptr, size_t size, size_t align)
     (void)user;
     (void)size;
     (void)align;
+#ifdef _WIN32
+    _aligned_free(ptr);
+#else
     free(ptr);
+#endif
 }
 
 kvcsa_status kvi_allocator_import(const kvcsa_allocator *theirs, kvcsa_allocator *ours,

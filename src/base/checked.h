@@ -7,9 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-_Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "64-bit hosts only");
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "little-endian hosts only"
+/* Sizes of caches go beyond 4 GiB, and files are mapped or copied as they lie. */
+_Static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "kvcsa runs on 64-bit hosts only");
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "kvcsa runs on little-endian hosts only"
 #endif
 
 static inline bool kvi_add_size(size_t a, size_t b, size_t *out)

@@ -165,6 +165,12 @@ int kvi_fs_sync_dir(const kvi_fs *fs, const char *path)
     int          fd = -1;
     int          code = 0;
 
+#ifdef _WIN32 /* a rename is written through, and a directory cannot be flushed */
+    (void)fs;
+    (void)code;
+    (void)fd;
+    return 0;
+#endif
     if (n >= sizeof dir) {
         errno = ENAMETOOLONG;
         return -1;

@@ -4,7 +4,9 @@
 
 #include "kvcsa.h"
 
-#if defined(__GNUC__) || defined(__clang__)
+#if defined(__MINGW32__) && !defined(__clang__)
+#define KVI_PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))
+#elif defined(__GNUC__) || defined(__clang__)
 #define KVI_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #else
 #define KVI_PRINTF(f, a)

@@ -9,6 +9,8 @@
  * (W3) A chunk of a loop is run by whoever took its number from `next`, and by nobody else.
  * (W4) `ticket` and `n_inside` change under `lock` only; they are read without it to poll, and what
  *      was seen is looked at again under `lock`.
+ * (W5) `owner` is the process that the workers are in: a child of fork has none, and must not wait
+ *      for them at the end. Its own loops need no care: nobody but their caller takes their chunks.
  */
 #include "base/threads.h"
 
@@ -41,6 +43,7 @@ struct kvi_threads {
     uint32_t        width;
     uint32_t        n_workers; /* started */
     uint32_t        n_room;    /* length of workers */
+    pid_t           owner;
     pthread_t      *workers;
     atomic_flag     busy;
     pthread_mutex_t lock; /* of all below */
@@ -162,7 +165,22 @@ static void *work(void *arg)
 /* Signals are the host's: a worker takes none. Those that a thread causes itself stay, so that a
  * crash handler of the host sees a fault in a worker as well (a blocked one would end the process
  * without a word). */
-static void block_signals(sigset_t *old)
+#ifdef _WIN32 /* has none that a thread could take */
+typedef int signals;
+
+static void block_signals(signals *old)
+{
+    *old = 0;
+}
+
+static void restore_signals(const signals *old)
+{
+    (void)old;
+}
+#else
+typedef sigset_t signals;
+
+static void block_signals(signals *old)
 {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t         set;
@@ -173,10 +191,16 @@ static void block_signals(sigset_t *old)
     pthread_sigmask(SIG_BLOCK, &set, old);
 }
 
+static void restore_signals(const signals *old)
+{
+    pthread_sigmask(SIG_SETMASK, old, NULL);
+}
+#endif
+
 static kvcsa_status start_workers(kvi_threads *t, kvcsa_error *err)
 {
     kvcsa_status st = KVCSA_OK;
-    sigset_t     old;
+    signals      old;
 
     block_signals(&old); /* inherited by the new threads */
     while (t->n_workers < t->n_room) {
@@ -189,21 +213,25 @@ static kvcsa_status start_workers(kvi_threads *t, kvcsa_error *err)
         }
         t->n_workers++;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    restore_signals(&old);
     return st;
 }
 
 /* Cores that this process may use. */
 static uint32_t count_cores(void)
 {
+    long n = 0;
+#ifdef _WIN32
+    n = kvi_win_count_cores();
+#else
     cpu_set_t set;
-    long      n = 0;
 
     CPU_ZERO(&set);
     if (sched_getaffinity(0, sizeof set, &set) == 0)
         n = CPU_COUNT(&set);
     else /* more cores than the set has room for */
         n = sysconf(_SC_NPROCESSORS_ONLN);
+#endif
     if (n < 1)
         return 1;
     return n > (long)MAX_THREADS ? MAX_THREADS : (uint32_t)n;
@@ -234,6 +262,7 @@ kvcsa_status kvi_threads_create(const kvcsa_allocator *a, uint32_t n_threads,
     if (!t)
         return kvi_fail(err, KVCSA_ERR_NOMEM, "threads of %zu bytes", sizeof *t);
     t->allocator = *a;
+    t->owner = getpid();
     atomic_flag_clear(&t->busy);
     pthread_mutex_init(&t->lock, NULL); /* these three cannot fail with default attributes */
     pthread_cond_init(&t->wake, NULL);
@@ -258,13 +287,8 @@ fail:
     return st;
 }
 
-void kvi_threads_destroy(kvi_threads *t)
+static void end_workers(kvi_threads *t)
 {
-    kvcsa_allocator a;
-
-    if (!t)
-        return;
-    a = t->allocator;
     KVI_ASSERT(!t->loop);
     pthread_mutex_lock(&t->lock);
     t->quit = 1;
@@ -275,6 +299,17 @@ void kvi_threads_destroy(kvi_threads *t)
     pthread_cond_destroy(&t->left);
     pthread_cond_destroy(&t->wake);
     pthread_mutex_destroy(&t->lock);
+}
+
+void kvi_threads_destroy(kvi_threads *t)
+{
+    kvcsa_allocator a;
+
+    if (!t)
+        return;
+    a = t->allocator;
+    if (t->owner == getpid())
+        end_workers(t);
     kvi_free(&a, t->workers, t->n_room * sizeof *t->workers);
     kvi_free(&a, t, sizeof *t);
 }

@@ -88,6 +88,15 @@ static void cancelled(step_slot *slot)
              (unsigned long long)slot->s->now.n_tokens);
 }
 
+/* A request to cancel that came before the session's chunk. */
+static int drop_if_asked(step_slot *slot)
+{
+    if (!atomic_exchange_explicit(&slot->s->cancel, 0, memory_order_relaxed))
+        return 0;
+    cancelled(slot);
+    return 1;
+}
+
 /* Next chunk of one session into the batch. */
 static void add_to_batch(step_run *r, step_slot *slot)
 {
@@ -95,10 +104,8 @@ static void add_to_batch(step_run *r, step_slot *slot)
     kvi_net_slice *slice = &r->slices[r->n_batch];
 
     slot->waits = 0;
-    if (atomic_exchange_explicit(&s->cancel, 0, memory_order_relaxed)) {
-        cancelled(slot);
+    if (drop_if_asked(slot))
         return;
-    }
     slot->chunk = (kvi_chunk){.s = s, .progress = r->p->progress, .user = r->p->user};
     if (kvi_chunk_plan(&slot->chunk, rows_left(r), slice, &slot->res.error) != KVCSA_OK ||
         slice->n_rows == 0)
@@ -279,6 +286,8 @@ kvcsa_status kvi_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n
         r.slots[i].start_tokens = r.slots[i].entered ? sessions[i]->now.n_tokens : 0;
         if (r.slots[i].entered)
             kvi_session_begin_work(sessions[i]);
+        if (is_ready(&r.slots[i])) /* here, for limits may leave no room for a chunk of it */
+            drop_if_asked(&r.slots[i]);
     }
     while (!out_of_time(&r) && run_round(&r))
         ;
