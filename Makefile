@@ -540,7 +540,7 @@ What to run
   make               libraries into lib/, the kvcsa command and the examples into build/
   make wheel         the Python package with the library inside, into build/wheel
   make demo          build, then let the shipped model write; installs missing packages
-  make check         build and test everything that needs no GPU and no network, under five minutes
+  make check         build and test everything that needs no GPU and no network, within minutes
   make bench         measure on this machine, into build/bench.json (BENCH_ARGS: arguments of the program)
   make bench-peers   build what the benchmark compares with: fetches packages, ten minutes (PEERS: which)
   make bench-report  write the tables and the picture of docs/benchmarks.md from the results
