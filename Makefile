@@ -37,7 +37,7 @@ APART_TESTS  ?= test_session test_snapshot_io test_snapshot_bytes test_api_sessi
                 test_api_snapshot* test_api_sync test_api_threads* test_api_work test_api_limits test_api_edges test_api_behaviour*
 APART_QUICK  ?= test_session test_api_session test_api_fork test_api_prefix test_api_sync
 # Test programs that the thread sanitizer runs.
-TSAN_TESTS   ?= test_base* test_threads* test_pool* test_host_tier* test_api_session* test_api_threads*
+TSAN_TESTS   ?= test_base* test_threads* test_pool* test_host_tier_random test_api_session* test_api_threads*
 
 # The version is written in the public header and nowhere else.
 header_number = $(shell sed -n 's/^\#define $(1)  *\([0-9][0-9]*\).*/\1/p' include/kvcsa.h)
