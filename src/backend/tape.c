@@ -3,6 +3,7 @@
 #include "base/checked.h"
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum {
@@ -120,12 +121,6 @@ void kvi_tape_fini(kvi_tape *tape)
     kvi_tape_clear(tape);
 }
 
-bool kvi_tape_equal(const kvi_tape *a, const kvi_tape *b)
-{
-    return !a->lost && !b->lost && a->used == b->used &&
-           (a->used == 0 || memcmp(a->bytes.data, b->bytes.data, a->used) == 0);
-}
-
 /* ------------------------------------------------------------------ playing */
 
 static kvcsa_status play(const kvi_memory *m, uint32_t what, const uint8_t *params,
@@ -174,7 +169,8 @@ kvcsa_status kvi_tape_play(const kvi_tape *tape, const kvi_memory *m, kvcsa_erro
 
 /* ------------------------------------------------------------------ graphs */
 
-static kvcsa_status record(kvi_graphs *g, uint32_t i, const kvi_memory *m, kvcsa_error *err)
+static kvcsa_status record(kvi_graphs *g, uint32_t i, const kvi_memory *m, const kvi_tape *tape,
+                           kvcsa_error *err)
 {
     kvcsa_error  own = {0};
     kvcsa_status st = m->ops->graph_begin(m->dev, err);
@@ -182,7 +178,7 @@ static kvcsa_status record(kvi_graphs *g, uint32_t i, const kvi_memory *m, kvcsa
 
     if (st != KVCSA_OK)
         return st;
-    st = kvi_tape_play(&g->of[i].tape, m, err);
+    st = kvi_tape_play(tape, m, err);
     end = m->ops->graph_end(m->dev, &g->of[i].graph, st == KVCSA_OK ? err : &own);
     if (st == KVCSA_OK && end == KVCSA_OK) {
         g->n_recorded++;
@@ -194,12 +190,12 @@ static kvcsa_status record(kvi_graphs *g, uint32_t i, const kvi_memory *m, kvcsa
 }
 
 /* The place of an equal tape, else of the one that was not played for the longest time. */
-static uint32_t find(const kvi_graphs *g, const kvi_tape *tape)
+static uint32_t find(const kvi_graphs *g, kvi_hash128 key, size_t size)
 {
     uint32_t oldest = 0;
 
     for (uint32_t i = 0; i < KVI_GRAPHS; i++) {
-        if (g->of[i].turn && kvi_tape_equal(&g->of[i].tape, tape))
+        if (g->of[i].turn && g->of[i].size == size && kvi_hash128_equal(g->of[i].key, key))
             return i;
         if (g->of[i].turn < g->of[oldest].turn)
             oldest = i;
@@ -207,51 +203,40 @@ static uint32_t find(const kvi_graphs *g, const kvi_tape *tape)
     return oldest;
 }
 
-kvcsa_status kvi_graphs_play(kvi_graphs *g, const kvi_memory *m, kvi_tape *tape, kvcsa_error *err)
+kvcsa_status kvi_graphs_play(kvi_graphs *g, const kvi_memory *m, const kvi_tape *tape,
+                             kvcsa_error *err)
 {
-    const uint32_t i = find(g, tape);
-    kvi_tape       old = g->of[i].tape;
-    bool           known = g->of[i].turn && kvi_tape_equal(&old, tape);
+    const kvi_hash128 key = kvi_hash128_of(tape->bytes.data, tape->used, 0);
+    const uint32_t    i = find(g, key, tape->used);
+    const bool        known = g->of[i].turn && g->of[i].size == tape->used &&
+                       kvi_hash128_equal(g->of[i].key, key);
 
     if (tape->lost)
         return kvi_tape_play(tape, m, err);
     g->of[i].turn = ++g->n_turns;
-    if (known && !g->of[i].graph && !g->of[i].refused && record(g, i, m, err) != KVCSA_OK) {
+    if (known && !g->of[i].graph && !g->of[i].refused &&
+        record(g, i, m, tape, err) != KVCSA_OK) {
         g->of[i].refused = 1; /* its own operators tell what is wrong, if anything is */
         kvi_error_clear(err);
     }
     if (known && g->of[i].graph) {
         g->n_runs++;
-        kvi_tape_clear(tape);
         return m->ops->graph_run(m->dev, g->of[i].graph, err);
     }
     if (!known) {
         m->ops->graph_free(m->dev, g->of[i].graph);
         g->of[i].graph = NULL;
         g->of[i].refused = 0;
-        g->of[i].tape = *tape;
-        *tape = old;
-        tape->allocator = g->of[i].tape.allocator;
+        g->of[i].key = key;
+        g->of[i].size = tape->used;
     }
-    kvi_tape_clear(tape);
-    return kvi_tape_play(&g->of[i].tape, m, err);
+    return kvi_tape_play(tape, m, err);
 }
 
 void kvi_graphs_fini(kvi_graphs *g, const kvi_memory *m)
 {
-    for (uint32_t i = 0; i < KVI_GRAPHS; i++) {
+    for (uint32_t i = 0; i < KVI_GRAPHS; i++)
         if (g->of[i].graph)
             m->ops->graph_free(m->dev, g->of[i].graph);
-        kvi_tape_fini(&g->of[i].tape);
-    }
     *g = (kvi_graphs){0};
-}
-
-uint64_t kvi_graphs_bytes(const kvi_graphs *g)
-{
-    uint64_t n = 0;
-
-    for (uint32_t i = 0; i < KVI_GRAPHS; i++)
-        n += g->of[i].tape.bytes.cap;
-    return n;
 }

@@ -4,9 +4,8 @@
 #ifndef KVI_TAPE_H
 #define KVI_TAPE_H
 
-#include <stdbool.h>
-
 #include "backend/memory.h"
+#include "base/hash.h"
 
 typedef struct kvi_tape {
     const kvcsa_allocator *allocator;
@@ -26,21 +25,20 @@ static inline kvi_device *kvi_tape_device(kvi_tape *tape)
 
 void kvi_tape_clear(kvi_tape *tape);
 void kvi_tape_fini(kvi_tape *tape);
-/* The same calls with the same parameters, byte by byte. What parameters point to is not looked at:
- * weights and layouts that stay where they are and as they are. */
-bool kvi_tape_equal(const kvi_tape *a, const kvi_tape *b);
-
 /* Enqueues the calls, in order, up to the first that fails. ERR_NOMEM: some were not noted. */
 kvcsa_status kvi_tape_play(const kvi_tape *tape, const kvi_memory *m, kvcsa_error *err);
 
-/* Graphs of the tapes that were played last. */
+/* Graphs of the tapes that were played last. A tape is known by its length and by 128 bits of hash, as
+ * blocks are by theirs: to keep the tapes would take as much memory as a session's tables. What
+ * parameters point to is not looked at: weights and layouts that stay where they are and as they are. */
 #define KVI_GRAPHS 8u
 typedef struct kvi_graphs {
     struct {
-        kvi_tape   tape;
-        kvi_graph *graph;    /* NULL = not recorded yet */
-        int        refused;  /* 1 = the device could not */
-        uint64_t   turn;     /* when it was last played; 0 = free */
+        kvi_hash128 key;
+        size_t      size;
+        kvi_graph  *graph;    /* NULL = not recorded yet */
+        int         refused;  /* 1 = the device could not */
+        uint64_t    turn;     /* when it was last played; 0 = free */
     } of[KVI_GRAPHS];
     uint64_t n_turns;
     uint64_t n_recorded;
@@ -48,9 +46,9 @@ typedef struct kvi_graphs {
 } kvi_graphs;
 
 /* Plays a tape: the first time call by call, which gives operators their scratch; from the second
- * time on as one graph. The tape's contents go to the list: it comes back empty. */
-kvcsa_status kvi_graphs_play(kvi_graphs *g, const kvi_memory *m, kvi_tape *tape, kvcsa_error *err);
+ * time on as one graph. */
+kvcsa_status kvi_graphs_play(kvi_graphs *g, const kvi_memory *m, const kvi_tape *tape,
+                             kvcsa_error *err);
 void         kvi_graphs_fini(kvi_graphs *g, const kvi_memory *m);
-uint64_t     kvi_graphs_bytes(const kvi_graphs *g); /* of tapes */
 
 #endif

@@ -120,7 +120,7 @@ uint64_t kvi_net_workspace_bytes(const kvi_net *net)
         return 0;
     return net->here.cap + net->there_bytes + net->pinned_bytes + net->post.cap +
            (net->copies.jobs.cap + net->copies.there_cap) * sizeof(kvi_copy_job) +
-           net->tape.bytes.cap + kvi_graphs_bytes(&net->graphs);
+           net->tape.bytes.cap;
 }
 
 uint32_t kvi_net_lookback(const kvcsa_model *model)
