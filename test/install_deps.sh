@@ -24,7 +24,6 @@ has_header() { printf '#include <%s>\n' "$1" | "$cc" -x c -E -; }
 # cmocka.h wants four headers in front of it.
 has_cmocka() { printf '#include <stdarg.h>\n#include <stddef.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <cmocka.h>\n' | "$cc" -x c -E -; }
 has_pcre2() { printf '#define PCRE2_CODE_UNIT_WIDTH 8\n#include <pcre2.h>\n' | "$cc" -x c -E -; }
-has_module() { "${PYTHON:-python3}" -c "import $1"; }
 has_qemu() { command -v qemu-aarch64 || command -v qemu-aarch64-static; }
 has_arm64() { compgen -G "/usr/lib/aarch64-linux-gnu/$1*.so"; }
 has_libfuzzer() {
@@ -57,9 +56,6 @@ if [ "$want" = all ]; then
     for library in libjansson libpcre2 libutf8proc libxxhash libcmocka; do
         need "$library-dev:arm64" "$library for arm64" has_arm64 "$library"
     done
-    need python3-numpy numpy has_module numpy
-    need mypy mypy has_module mypy
-    need python3-pip pip has_module pip
     need valgrind valgrind has_command valgrind
     need clang clang has_command "${CLANG:-clang}"
     need doxygen doxygen has_command doxygen
