@@ -189,30 +189,35 @@ static kvcsa_status record(kvi_graphs *g, uint32_t i, const kvi_memory *m, const
     return st == KVCSA_OK ? end : st;
 }
 
-/* The place of an equal tape, else of the one that was not played for the longest time. */
-static uint32_t find(const kvi_graphs *g, kvi_hash128 key, size_t size)
+/* Whether an equal tape is known. place: its own, else that of the one that was not played for the
+ * longest time. */
+static bool find(const kvi_graphs *g, kvi_hash128 key, size_t size, uint32_t *place)
 {
     uint32_t oldest = 0;
 
     for (uint32_t i = 0; i < KVI_GRAPHS; i++) {
-        if (g->of[i].turn && g->of[i].size == size && kvi_hash128_equal(g->of[i].key, key))
-            return i;
+        if (g->of[i].turn && g->of[i].size == size && kvi_hash128_equal(g->of[i].key, key)) {
+            *place = i;
+            return true;
+        }
         if (g->of[i].turn < g->of[oldest].turn)
             oldest = i;
     }
-    return oldest;
+    *place = oldest;
+    return false;
 }
 
 kvcsa_status kvi_graphs_play(kvi_graphs *g, const kvi_memory *m, const kvi_tape *tape,
                              kvcsa_error *err)
 {
-    const kvi_hash128 key = kvi_hash128_of(tape->bytes.data, tape->used, 0);
-    const uint32_t    i = find(g, key, tape->used);
-    const bool        known = g->of[i].turn && g->of[i].size == tape->used &&
-                       kvi_hash128_equal(g->of[i].key, key);
+    kvi_hash128 key;
+    uint32_t    i = 0;
+    bool        known;
 
     if (tape->lost)
         return kvi_tape_play(tape, m, err);
+    key = kvi_hash128_of(tape->bytes.data, tape->used, 0);
+    known = find(g, key, tape->used, &i);
     g->of[i].turn = ++g->n_turns;
     if (known && !g->of[i].graph && !g->of[i].refused &&
         record(g, i, m, tape, err) != KVCSA_OK) {

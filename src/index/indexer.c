@@ -338,6 +338,7 @@ kvcsa_status kvi_select(const kvi_select_params *p, kvcsa_error *err)
     const bool       nothing = p->limits && p->limits->window_only;
     const size_t     first = unscored_rows(p);
     uint64_t         most = 0;
+    size_t           stride;
     size_t           i = first;
     kvcsa_status     st;
 
@@ -349,8 +350,8 @@ kvcsa_status kvi_select(const kvi_select_params *p, kvcsa_error *err)
         st = encode_queries(p, err);
     if (st == KVCSA_OK && p->exec.tap)
         st = tap_scores(p, err);
+    stride = score_stride(p->row, most, kvi_memory_is_apart(&m));
     while (i < p->n_rows && st == KVCSA_OK) {
-        const size_t stride = score_stride(p->row, most, kvi_memory_is_apart(&m));
         const size_t n = rows_of_tile(p, i, stride);
 
         st = select_tile(p, i, n, stride, err);
