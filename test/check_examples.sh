@@ -1,29 +1,48 @@
 #!/bin/bash
-# The examples that check themselves, on the shipped model: test/check_examples.sh [BUILD]
+# The examples that check themselves, on the shipped model: test/check_examples.sh [BUILD [LIBS]]
 #
-# examples/generate is compared with the command in check_cli.sh, and built against an installed library in
+# Each gives back all memory that it took, counted at the allocator hook (guest/balance.c).
+# What examples/generate says is compared with the command in check_cli.sh, and it is built against an installed library in
 # check_install.sh.
 set -u
 cd "$(dirname "$0")/.." || exit 2
-build=${1:-build}
+build=${1:-build} libs=${2:-lib}
 tiny=examples/models/tiny
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 bad=0
 complain() { echo "$1"; bad=1; }
+unset LD_PRELOAD
+
+watch=(timeout 300 env LD_PRELOAD="$tmp/guest_balance.so" GUEST_BALANCE="$tmp/balance")
+balanced() { # NAME: it left nothing of what it took
+    grep -qE '^[1-9][0-9]* taken, 0 blocks of 0 bytes left$' "$tmp/balance" || complain "$1: $(cat "$tmp/balance")"
+    rm -f "$tmp/balance"
+}
+cc="${CC:-cc} -std=c11 -D_GNU_SOURCE -O1 -Wall -Wextra -Werror -Iinclude"
+$cc -fPIC -shared -o "$tmp/guest_balance.so" test/guest/balance.c || exit 1
+# It sees a model that stays.
+printf '#include <kvcsa.h>\nint main(int n, char **args) { kvcsa_model *m = 0; return n != 2 || kvcsa_model_open(args[1], 0, &m, 0); }\n' |
+    $cc -o "$tmp/leaks" -x c - -L"$libs" -lkvcsa -Wl,-rpath,"$(realpath "$libs")" || exit 1
+"${watch[@]}" "$tmp/leaks" "$tiny" || complain "the program that leaks fails"
+(balanced leaks) | grep -q '^leaks: .* [1-9][0-9]* bytes left$' || complain "a leak is not seen"
 
 more=() # arguments behind the model
 run() { # NAME PATTERN...: it succeeds, says nothing on stderr, and every pattern is a line of its output
     local name=$1 pattern
     shift
-    timeout 300 "$build/examples/$name" "$tiny" "${more[@]}" </dev/null >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+    "${watch[@]}" "$build/examples/$name" "$tiny" "${more[@]}" </dev/null >"$tmp/$name.out" 2>"$tmp/$name.err" ||
         complain "$name failed with status $?"
+    balanced "$name"
     [ -s "$tmp/$name.err" ] && { complain "$name complains:"; cat "$tmp/$name.err"; }
     for pattern; do
         grep -qE -- "$pattern" "$tmp/$name.out" || complain "$name: no line like '$pattern'"
     done
     [ "$bad" -eq 0 ] || cat "$tmp/$name.out"
 }
+"${watch[@]}" "$build/examples/generate" "$tiny" "the weather" 24 >/dev/null 2>&1 || complain "generate failed with status $?"
+balanced generate
+
 run share_prefix '^ +1 +[0-9]+ +0 +0 ' '^ +30 +[0-9]+ +[1-9][0-9]* ' '[1-9][0-9]* tokens pinned'
 run branch '14 branches' '^Taken back'
 # The same branch twice: forked, and after an undo.
