@@ -48,27 +48,29 @@ with_cmake() { # PACKAGE OPTION...
     local source
     source=$(ls -d "$work/$1"-[0-9]*/)
     shift
+    # cmake 4 refuses what asks for less than 3.5, unless it is told
     cmake -S "$source" -B "$source/out" -DCMAKE_SYSTEM_NAME=Windows -DCMAKE_C_COMPILER="$cc" -DCMAKE_RC_COMPILER="$cross-windres" \
         -DCMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY -DCMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY \
         -DCMAKE_INSTALL_PREFIX="$prefix" -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS="$flags" \
-        -DBUILD_SHARED_LIBS=OFF "$@"
-    cmake --build "$source/out" -j "${JOBS:-2}"
-    cmake --install "$source/out"
+        -DCMAKE_POLICY_VERSION_MINIMUM=3.5 -DBUILD_SHARED_LIBS=OFF "$@" &&
+        cmake --build "$source/out" -j "${JOBS:-2}" && cmake --install "$source/out"
 }
-{
-    with_cmake jansson -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF
-    with_cmake pcre2 -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF -DPCRE2_SUPPORT_JIT=ON -DPCRE2_SUPPORT_UNICODE=ON
-    with_cmake cmocka -DWITH_EXAMPLES=OFF -DUNIT_TESTING=OFF -DBUILD_SHARED_LIBS=OFF -DWITH_STATIC_LIB=ON
-    [ -e "$prefix/lib/libcmocka.a" ] || cp "$(find "$work"/cmocka-[0-9]*/out -name 'libcmocka*.a' ! -name '*.dll.a' | head -n 1)" "$prefix/lib/libcmocka.a"
-    cd "$(ls -d "$work"/utf8proc-[0-9]*/)"
-    "$cc" $flags -std=c99 -DUTF8PROC_STATIC -c -o utf8proc.o utf8proc.c
-    "$cross-ar" rcs "$prefix/lib/libutf8proc.a" utf8proc.o
-    cp utf8proc.h "$prefix/include/"
-    cd "$(ls -d "$work"/xxhash-[0-9]*/)"
-    "$cc" $flags -c -o xxhash.o xxhash.c
-    "$cross-ar" rcs "$prefix/lib/libxxhash.a" xxhash.o
-    cp xxhash.h xxh3.h "$prefix/include/"
-} >>"$log" 2>&1 || { tail -n 20 "$log"; die "a library for Windows cannot be built, see $log"; }
+build_all() { # set -e does not hold in front of ||
+    with_cmake jansson -DJANSSON_BUILD_DOCS=OFF -DJANSSON_WITHOUT_TESTS=ON -DJANSSON_EXAMPLES=OFF &&
+        with_cmake pcre2 -DPCRE2_BUILD_PCRE2GREP=OFF -DPCRE2_BUILD_TESTS=OFF -DPCRE2_SUPPORT_JIT=ON -DPCRE2_SUPPORT_UNICODE=ON &&
+        with_cmake cmocka -DWITH_EXAMPLES=OFF -DUNIT_TESTING=OFF -DBUILD_SHARED_LIBS=OFF -DWITH_STATIC_LIB=ON &&
+        { [ -e "$prefix/lib/libcmocka.a" ] ||
+            cp "$(find "$work"/cmocka-[0-9]*/out -name 'libcmocka*.a' ! -name '*.dll.a' | head -n 1)" "$prefix/lib/libcmocka.a"; } &&
+        cd "$(ls -d "$work"/utf8proc-[0-9]*/)" &&
+        "$cc" $flags -std=c99 -DUTF8PROC_STATIC -c -o utf8proc.o utf8proc.c &&
+        "$cross-ar" rcs "$prefix/lib/libutf8proc.a" utf8proc.o &&
+        cp utf8proc.h "$prefix/include/" &&
+        cd "$(ls -d "$work"/xxhash-[0-9]*/)" &&
+        "$cc" $flags -c -o xxhash.o xxhash.c &&
+        "$cross-ar" rcs "$prefix/lib/libxxhash.a" xxhash.o &&
+        cp xxhash.h xxh3.h "$prefix/include/"
+}
+(build_all) >>"$log" 2>&1 || { tail -n 20 "$log"; die "a library for Windows cannot be built, see $log"; }
 pc jansson "$(version jansson)" jansson
 pc libpcre2-8 "$(version pcre2)" pcre2-8 -DPCRE2_STATIC
 pc libutf8proc "$(version utf8proc)" utf8proc -DUTF8PROC_STATIC
