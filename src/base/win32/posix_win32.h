@@ -170,7 +170,7 @@ char *kvi_win_strsep(char **at, const char *ends);
 /* ------------------------------------------------------------------ what the tests need */
 
 char *kvi_win_mkdtemp(char *path);
-int   kvi_win_symlink(const char *to, const char *path);
+int   kvi_win_symlink(const char *to, const char *path); /* of a file: a copy */
 int   kvi_win_setenv(const char *name, const char *value, int replace);
 /* That of mingw-w64 rounds twice, and oracles are written with it. */
 float kvi_win_fmaf(float a, float b, float c);
