@@ -400,8 +400,13 @@ check-all: deps-all
 # Libraries, command and examples for Windows x86-64, and what they link; test/check_mingw.sh runs them under wine.
 MINGW_CC ?= x86_64-w64-mingw32-gcc-posix
 # Tests that need no more of POSIX than there is.
-MINGW_TESTS ?= test_base test_fp_mode test_pool test_session test_snapshot_bytes test_text test_api_cpu test_api_fork test_api_null \
-  test_api_session test_api_threads test_kern_attend test_kern_cache test_kern_index test_kern_linear test_kern_select
+MINGW_TESTS ?= test_base test_block test_config test_container test_cpu_cache test_cpu_select test_engram_hash test_evict test_format_layout \
+  test_format_types test_fp_mode test_kern_attend test_kern_cache test_kern_dense test_kern_index test_kern_linear test_kern_moe \
+  test_kern_paged test_kern_select test_model test_plan_cost test_plan_family test_plan_override test_plan_rules test_pool \
+  test_prefix test_sampler test_session test_snapshot_bytes test_synth test_text test_text_file test_text_stream test_window \
+  test_work test_api_compare_keep test_api_compare_run test_api_cost_reuse test_api_cost_serving test_api_cpu test_api_edges \
+  test_api_fork test_api_hostile test_api_limits test_api_model test_api_null test_api_prefix test_api_replay test_api_session \
+  test_api_snapshot_state test_api_sync test_api_threads
 mingw:
 	@lib/mingw/make_deps.sh $(B) $(MINGW_CC)
 	+@$(call variant,mingw,-O2 -g,libs $(B)/mingw/kvcsa $(addprefix $(B)/mingw/examples/,branch generate share_prefix) $(addprefix $(B)/mingw/test/,$(MINGW_TESTS))) CC=$(MINGW_CC) \
