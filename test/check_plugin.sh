@@ -58,7 +58,7 @@ if [ -e "$so" ]; then
     judge "none of $n images spills or has a stack frame" $?
     # Shared memory is chosen at launch: the most that a kernel has had in the emulated tests.
     rm -f "$build/cuda/launches.txt"
-    for t in attend attend_sm90 cache candidates copy dense index linear moe norm paged rand route select slices; do
+    for t in attend attend_sm90 cache candidates copy dense index linear moe norm paged paged_write rand route select slices; do
         KVI_EMU_SHARED=$folder/launches.txt "$build/check/test/test_cuda_$t" >"$build/cuda/test.log" 2>&1 ||
             { echo "test_cuda_$t failed" && tail -5 "$build/cuda/test.log"; }
     done

@@ -38,6 +38,23 @@ static void mark(uint8_t *part, size_t part_bytes, size_t off, size_t n)
         part[off + i]++;
 }
 
+/* Keys and values of the heads of an owner, one strip behind the other. */
+static void mark_strips(const kvi_kv_layout *layout, const kvi_kv_owner *o, uint8_t *entries)
+{
+    size_t at = o->main_off;
+
+    for (uint32_t h = 0; h < o->n_strip_heads; h++) {
+        assert_int_equal(kvi_kv_key_strip_off(o, h), at);
+        for (uint32_t r = 0; r < o->rows_per_block; r++, at += o->key_row_bytes)
+            mark(entries, layout->main_part_bytes, at, o->key_row_bytes);
+        assert_int_equal(kvi_kv_value_strip_off(o, h), at);
+        for (uint32_t r = 0; r < o->rows_per_block; r++, at += o->value_row_bytes)
+            mark(entries, layout->main_part_bytes, at, o->value_row_bytes);
+    }
+    assert_int_equal(o->n_strip_heads * (o->key_row_bytes + o->value_row_bytes),
+                     o->n_strip_heads ? o->main_row_bytes : 0);
+}
+
 /* Values and scales of all rows of all owners cover both parts exactly once. */
 static void check_tiling(const kvi_kv_layout *layout)
 {
@@ -49,8 +66,10 @@ static void check_tiling(const kvi_kv_layout *layout)
         const kvi_kv_owner *o = &layout->owners[i];
 
         assert_int_equal(o->rows_per_block, layout->block_tokens / o->ratio);
-        for (uint32_t r = 0; r < o->rows_per_block; r++) {
+        mark_strips(layout, o, entries);
+        for (uint32_t r = 0; r < o->rows_per_block && o->n_strip_heads == 0; r++)
             mark(entries, layout->main_part_bytes, kvi_kv_main_row_off(o, r), o->main_row_bytes);
+        for (uint32_t r = 0; r < o->rows_per_block && o->index_row_bytes; r++) {
             mark(index, layout->index_part_bytes, kvi_kv_index_values_off(o, r),
                  o->index_value_bytes);
             mark(index, layout->index_part_bytes, kvi_kv_index_scales_off(o, r),
@@ -190,12 +209,166 @@ static void test_layout_refuses_what_it_cannot_hold(void **state)
     assert_true(fault_alloc_is_clean(&fa));
 }
 
+/* ------------------------------------------------------------------ strips */
+
+/* Heads with keys and values of their own, a latent of two tokens with index keys between them, and
+ * heads whose value is a part of the key. */
+static void strip_plan(kvi_plan *plan, kvi_plan_row *rows, uint32_t block_tokens)
+{
+    static const uint32_t ratios[5] = {1, 2, 1, 0, 1};
+
+    owners_plan(plan, rows, 5, ratios, 96, 64, block_tokens);
+    rows[0].kv_heads = 8;
+    rows[0].entry_width = rows[0].value_width = 128;
+    rows[0].entry_format = rows[0].value_format = KVCSA_FORMAT_BF16;
+    rows[0].value_kind = KVCSA_VALUE_OWN;
+    rows[0].entry_bytes = 8 * (256 + 256);
+    rows[1].kv_heads = 1;
+    rows[2].kv_heads = 3;
+    rows[2].entry_width = 64;
+    rows[2].entry_format = KVCSA_FORMAT_Q8_0; /* 68 */
+    rows[2].value_width = 32;
+    rows[2].value_format = KVCSA_FORMAT_FP4_E8M0_G32; /* 17 */
+    rows[2].value_kind = KVCSA_VALUE_OWN;
+    rows[2].entry_bytes = 3 * (68 + 17);
+    rows[4].kv_heads = 2;
+    rows[4].entry_width = 64;
+    rows[4].entry_format = KVCSA_FORMAT_F16;
+    rows[4].value_width = 32;
+    rows[4].value_kind = KVCSA_VALUE_PREFIX;
+    rows[4].entry_bytes = 2 * 128;
+    for (uint32_t l = 0; l < 5; l++)
+        if (l != 1)
+            rows[l].index_width = rows[l].index_format = rows[l].index_bytes = 0;
+}
+
+static void test_strips_lie_head_by_head(void **state)
+{
+    kvi_plan_row        rows[5];
+    kvi_plan            plan;
+    kvi_kv_layout       layout;
+    kvcsa_allocator     a;
+    const kvi_kv_owner *o;
+
+    (void)state;
+    assert_int_equal(kvi_allocator_import(NULL, &a, NULL), KVCSA_OK);
+    strip_plan(&plan, rows, 16);
+    assert_int_equal(kvi_kv_layout_init(&layout, &plan, &a, NULL), KVCSA_OK);
+    assert_int_equal(layout.n_owners, 4);
+    assert_int_equal(layout.main_part_bytes, 16 * 4096 + 8 * 54 + 16 * 255 + 16 * 256);
+    assert_int_equal(layout.index_part_bytes, 8 * 34);
+    o = &layout.owners[0];
+    assert_true(o->n_strip_heads == 8 && o->key_row_bytes == 256 && o->value_row_bytes == 256);
+    assert_true(o->entry_width == 128 && o->entry_format == KVCSA_FORMAT_BF16);
+    assert_int_equal(kvi_kv_key_strip_off(o, 0), 0);
+    assert_int_equal(kvi_kv_value_strip_off(o, 0), 4096);
+    assert_int_equal(kvi_kv_key_strip_off(o, 7), 7 * 8192);
+    for (uint32_t h = 0; h < 8; h++) { /* what a page of kvi_paged_attend_params is, at main_off */
+        assert_int_equal(kvi_kv_key_strip_off(o, h), o->main_off + 2 * h * 16 * 256);
+        assert_int_equal(kvi_kv_value_strip_off(o, h), o->main_off + (2 * h + 1) * 16 * 256);
+    }
+    o = &layout.owners[1];
+    assert_true(o->n_strip_heads == 0 && o->key_row_bytes == 0 && o->value_row_bytes == 0);
+    assert_int_equal(o->main_off, 65536);
+    o = &layout.owners[2];
+    assert_true(o->n_strip_heads == 3 && o->key_row_bytes == 68 && o->value_row_bytes == 17);
+    assert_int_equal(o->main_off, 65968);
+    assert_int_equal(kvi_kv_key_strip_off(o, 0), 65968);
+    assert_int_equal(kvi_kv_value_strip_off(o, 0), 65968 + 16 * 68);
+    assert_int_equal(kvi_kv_key_strip_off(o, 2), 65968 + 2 * 16 * 85);
+    assert_int_equal(kvi_kv_value_strip_off(o, 2), 65968 + 2 * 16 * 85 + 16 * 68);
+    o = &layout.owners[3]; /* the value is in the key: rows of all heads */
+    assert_true(o->n_strip_heads == 0 && o->key_row_bytes == 0 && o->value_row_bytes == 0);
+    assert_int_equal(o->main_row_bytes, 256);
+    check_tiling(&layout);
+    kvi_kv_layout_fini(&layout, &a);
+}
+
+/* ------------------------------------------------------------------ copies of rows */
+
+/* Byte by byte: to[i] is from[i] where the byte is of a complete entry. */
+static void expect_copy(uint8_t *to, const uint8_t *from, size_t off, size_t n)
+{
+    for (size_t i = off; i < off + n; i++)
+        to[i] = from[i];
+}
+
+static void expect_rows(const kvi_kv_layout *layout, uint32_t n_tokens, uint8_t *const to[2],
+                        uint8_t *const from[2])
+{
+    for (uint32_t i = 0; i < layout->n_owners; i++) {
+        const kvi_kv_owner *o = &layout->owners[i];
+
+        for (uint32_t r = 0; r < n_tokens / o->ratio; r++) {
+            if (o->n_strip_heads == 0)
+                expect_copy(to[1], from[1], kvi_kv_main_row_off(o, r), o->main_row_bytes);
+            for (uint32_t h = 0; h < o->n_strip_heads; h++) {
+                expect_copy(to[1], from[1], kvi_kv_key_strip_off(o, h) + r * o->key_row_bytes,
+                            o->key_row_bytes);
+                expect_copy(to[1], from[1], kvi_kv_value_strip_off(o, h) + r * o->value_row_bytes,
+                            o->value_row_bytes);
+            }
+            if (o->index_row_bytes == 0)
+                continue;
+            expect_copy(to[0], from[0], kvi_kv_index_values_off(o, r), o->index_value_bytes);
+            expect_copy(to[0], from[0], kvi_kv_index_scales_off(o, r),
+                        o->index_row_bytes - o->index_value_bytes);
+        }
+    }
+}
+
+static void test_copy_rows_takes_complete_entries_only(void **state)
+{
+    kvi_plan_row    rows[5];
+    kvi_plan        plan;
+    kvi_kv_layout   layout;
+    kvcsa_allocator a;
+    size_t          bytes[2];
+    uint8_t        *from[2], *to[2], *want[2];
+
+    (void)state;
+    assert_int_equal(kvi_allocator_import(NULL, &a, NULL), KVCSA_OK);
+    strip_plan(&plan, rows, 16);
+    assert_int_equal(kvi_kv_layout_init(&layout, &plan, &a, NULL), KVCSA_OK);
+    bytes[0] = layout.index_part_bytes;
+    bytes[1] = layout.main_part_bytes;
+    for (size_t part = 0; part < 2; part++) {
+        from[part] = malloc(bytes[part]);
+        to[part] = malloc(bytes[part]);
+        want[part] = malloc(bytes[part]);
+        assert_true(from[part] && to[part] && want[part]);
+        for (size_t i = 0; i < bytes[part]; i++)
+            from[part][i] = (uint8_t)(i * 151 / 256 % 251 + i % 5); /* at most 254 */
+    }
+    for (uint32_t n = 0; n <= 16; n++) {
+        for (size_t part = 0; part < 2; part++) { /* 255: differs from every byte of `from` */
+            memset(to[part], 255, bytes[part]);
+            memset(want[part], 255, bytes[part]);
+        }
+        expect_rows(&layout, n, want, from);
+        kvi_kv_copy_rows(&layout, n, to[0], to[1], from[0], from[1]);
+        for (size_t part = 0; part < 2; part++) {
+            assert_memory_equal(to[part], want[part], bytes[part]);
+            if (n == 16)
+                assert_memory_equal(to[part], from[part], bytes[part]);
+        }
+    }
+    for (size_t part = 0; part < 2; part++) {
+        free(from[part]);
+        free(to[part]);
+        free(want[part]);
+    }
+    kvi_kv_layout_fini(&layout, &a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layout_of_the_release),
         cmocka_unit_test(test_layout_tiles_other_geometries),
         cmocka_unit_test(test_layout_refuses_what_it_cannot_hold),
+        cmocka_unit_test(test_strips_lie_head_by_head),
+        cmocka_unit_test(test_copy_rows_takes_complete_entries_only),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

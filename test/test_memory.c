@@ -457,6 +457,81 @@ static void slice_of_the_device(void *arg)
     score_a_slice(at, (uint8_t *const *)(const void *)(at->p + 64));
 }
 
+/* A key and a value of one channel, each four bytes, to this page. */
+static void write_to_page(const place *at, uint8_t *page)
+{
+    const float                  x[2] = {1.0f, 2.0f};
+    uint8_t *const               rows = at->p + sizeof page;
+    const kvi_paged_write_params p = {.k = (const void *)rows,
+                                      .v = (const void *)(rows + sizeof *x),
+                                      .pages = (void *)at->p,
+                                      .n_rows = 1,
+                                      .n_kv_heads = 1,
+                                      .width = 1,
+                                      .page_rows = 1,
+                                      .format = KVCSA_FORMAT_F32};
+
+    (void)kvi_memory_put(&at->w->m, at->p, &page, sizeof page, NULL);
+    (void)kvi_memory_put(&at->w->m, rows, x, sizeof x, NULL);
+    (void)at->w->m.ops->paged_write(at->w->m.dev, &p, NULL);
+    (void)kvi_memory_sync(&at->w->m, NULL);
+}
+
+static void page_of_the_host(void *arg)
+{
+    uint8_t page[8];
+
+    write_to_page(arg, page);
+}
+
+static void page_without_room_for_the_value(void *arg)
+{
+    const place *at = arg;
+
+    write_to_page(at, at->p + 100 - 7);
+}
+
+static void page_of_the_device(void *arg)
+{
+    const place *at = arg;
+    const float  want[2] = {1.0f, 2.0f};
+    float        back[2] = {0};
+
+    write_to_page(at, at->p + 100 - 8);
+    must(at->w, kvi_memory_get(&at->w->m, back, at->p + 100 - 8, sizeof back, &at->w->err));
+    assert_memory_equal(back, want, sizeof want);
+}
+
+static void row_of_the_host(void *arg)
+{
+    const place                 *at = arg;
+    const float                  x = 0;
+    const kvi_paged_write_params p = {.k = (void *)at->p, .v = &x, .pages = (void *)at->p};
+
+    (void)at->w->m.ops->paged_write(at->w->m.dev, &p, NULL);
+}
+
+/* The last head's row begins where the memory ends. */
+static void heads_that_are_not_there(void *arg)
+{
+    const place                 *at = arg;
+    const kvi_paged_write_params p = {.k = (void *)at->p,
+                                      .v = (void *)(at->p + 100 - 2 * sizeof(float)),
+                                      .pages = (void *)at->p,
+                                      .k_head_stride = 1,
+                                      .v_head_stride = 1,
+                                      .n_rows = 1,
+                                      .n_kv_heads = 3,
+                                      .width = 1,
+                                      .page_rows = 1,
+                                      .format = KVCSA_FORMAT_F32};
+    uint8_t *const               page = at->p + 32;
+
+    (void)kvi_memory_put(&at->w->m, at->p, &page, sizeof page, NULL);
+    (void)at->w->m.ops->paged_write(at->w->m.dev, &p, NULL);
+    (void)kvi_memory_sync(&at->w->m, NULL);
+}
+
 static void free_the_middle(void *arg)
 {
     const place *at = arg;
@@ -480,7 +555,9 @@ static void test_mistakes_of_the_host(void **state)
         {read_it, SIGSEGV},           {write_it, SIGSEGV},
         {give_host_pointer, SIGABRT}, {copy_the_wrong_way, SIGABRT},
         {copy_too_much, SIGABRT},     {copy_job_of_the_host, SIGABRT},
-        {slice_of_the_host, SIGABRT},
+        {slice_of_the_host, SIGABRT}, {page_of_the_host, SIGABRT},
+        {page_without_room_for_the_value, SIGABRT},
+        {row_of_the_host, SIGABRT},   {heads_that_are_not_there, SIGABRT},
         {free_the_middle, SIGABRT},   {forget_a_piece, SIGABRT},
     };
     world w = open_world(ON_DEVICE, NULL, NULL, NULL);
@@ -492,6 +569,7 @@ static void test_mistakes_of_the_host(void **state)
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++)
         assert_dies(mistakes[i].make, &at, mistakes[i].signal);
     slice_of_the_device(&at);
+    page_of_the_device(&at);
     close_world(&w);
     at = (place){.w = &w, .p = at.p};
     assert_dies(read_it, &at, SIGSEGV); /* freed */

@@ -1,4 +1,6 @@
 /* The rules of a cache plan, one broken plan a rule. */
+#include "base/alloc.h"
+#include "support/fault_alloc.h"
 #include "support/plan_box.h"
 
 #include <setjmp.h>
@@ -531,6 +533,171 @@ static void test_validate_bounds_the_block(void **state)
     free(box);
 }
 
+/* ------------------------------------------------------------------ kinds of rows */
+
+static void assert_kind(const plan_box *box, uint32_t layer, uint32_t kind)
+{
+    if (kvi_plan_row_kind(&box->plan, layer) != kind)
+        fail_msg("layer %u is of kind %u, wanted %u", layer, kvi_plan_row_kind(&box->plan, layer),
+                 kind);
+}
+
+static void test_row_kind_is_what_operators_can_do(void **state)
+{
+    static const uint32_t mixed[9] = {KVI_ROW_PAGED, KVI_ROW_PAGED}; /* others: NONE */
+    plan_box             *box = new_box();
+
+    (void)state;
+    release_plan(box);
+    for (uint32_t l = 0; l < 40; l++)
+        assert_kind(box, l, KVI_ROW_SPARSE);
+    tiny_plan(box);
+    for (uint32_t l = 0; l < 10; l++)
+        assert_kind(box, l, KVI_ROW_SPARSE);
+    mixed_plan(box);
+    for (uint32_t l = 0; l < 9; l++)
+        assert_kind(box, l, mixed[l]);
+    free(box);
+}
+
+/* Each case takes from layer 0 of the mixed plan what paged attention needs. */
+static void break_paged(plan_box *box, unsigned what)
+{
+    switch (what) {
+    case 0: ROW(0, ratio, 2); break;
+    case 1: ROW(0, select, KVCSA_SELECT_OWN); break;
+    case 2: ROW(0, value_kind, KVCSA_VALUE_ALIAS); break;
+    case 3: ROW(0, value_kind, KVCSA_VALUE_PREFIX); break;
+    case 4: ROW(0, value_width, 64); break;
+    case 5: ROW(0, value_format, KVCSA_FORMAT_F16); break;
+    case 6: ROW(0, entry_width, 48); ROW(0, value_width, 48); break;
+    case 7: ROW(0, entry_format, KVCSA_FORMAT_INT6); ROW(0, value_format, KVCSA_FORMAT_INT6); break;
+    case 8: ROW(0, window_tokens, 128); ROW(0, window_format, KVCSA_FORMAT_FP8_E8M0_G32); break;
+    case 9: ROW(0, state_heads, 1); ROW(0, state_bytes, 4); break;
+    default: fail();
+    }
+}
+
+static void test_row_kind_asks_for_every_condition(void **state)
+{
+    static const uint32_t stored[] = {
+        KVCSA_FORMAT_FP4_E4M3_G16, KVCSA_FORMAT_FP4_E8M0_G32, KVCSA_FORMAT_FP8_E8M0_G32,
+        KVCSA_FORMAT_F32,          KVCSA_FORMAT_F16,          KVCSA_FORMAT_BF16,
+        KVCSA_FORMAT_FP4_AS_F32,   KVCSA_FORMAT_Q8_0,         KVCSA_FORMAT_Q4_0,
+        KVCSA_FORMAT_INT3_F16_G32};
+    plan_box *box = new_box();
+
+    (void)state;
+    for (unsigned i = 0; i < 10; i++) {
+        mixed_plan(box);
+        break_paged(box, i);
+        assert_kind(box, 0, KVI_ROW_NONE);
+        assert_kind(box, 1, KVI_ROW_PAGED); /* a row is judged by itself */
+    }
+    mixed_plan(box);
+    for (size_t i = 0; i < sizeof stored / sizeof *stored; i++) {
+        ROW(0, entry_format, stored[i]), ROW(0, value_format, stored[i]);
+        assert_kind(box, 0, KVI_ROW_PAGED);
+    }
+    release_plan(box);
+    set_ratio(box, 2, 7, 128);
+    assert_kind(box, 2, KVI_ROW_SPARSE); /* the window holds what an entry is made of */
+    set_ratio(box, 2, 7, 129);
+    assert_kind(box, 2, KVI_ROW_NONE);
+    ROW(0, window_bytes, 1024), ROW(0, window_format, KVCSA_FORMAT_BF16);
+    assert_kind(box, 0, KVI_ROW_NONE);
+    assert_kind(box, 1, KVI_ROW_SPARSE);
+    free(box);
+}
+
+/* ------------------------------------------------------------------ hashes */
+
+static uint64_t hash_of(const plan_box *box)
+{
+    kvcsa_allocator a;
+    uint64_t        hash = 0;
+
+    assert_int_equal(kvi_allocator_import(NULL, &a, NULL), KVCSA_OK);
+    assert_int_equal(kvi_plan_hash(&box->plan, &a, &hash, NULL), KVCSA_OK);
+    return hash;
+}
+
+/* Computed by the version before rows had heads and values in the hash: snapshots of it name
+ * these. */
+static void test_hash_of_known_plans(void **state)
+{
+    plan_box *box = new_box();
+
+    (void)state;
+    release_plan(box);
+    assert_true(hash_of(box) == UINT64_C(0xdeece51462c00b3f));
+    tiny_plan(box);
+    assert_true(hash_of(box) == UINT64_C(0x31a94a7547374fd3));
+    free(box);
+}
+
+/* Case 0 changes nothing; the others one field, or which layer has it. */
+static void change_heads(plan_box *box, unsigned what)
+{
+    switch (what) {
+    case 0: break;
+    case 1: ROW(0, kv_heads, 4); break;
+    case 2: ROW(0, kv_heads, 1); break;
+    case 3: ROW(0, value_kind, KVCSA_VALUE_ALIAS); break;
+    case 4: ROW(0, value_kind, KVCSA_VALUE_PREFIX); break;
+    case 5: ROW(0, value_width, 64); break;
+    case 6: ROW(0, value_format, KVCSA_FORMAT_F16); break;
+    case 7: ROW(0, kv_heads, 1); ROW(0, value_kind, KVCSA_VALUE_ALIAS); break;
+    case 8: ROW(1, kv_heads, 1); ROW(1, value_kind, KVCSA_VALUE_ALIAS); break;
+    case 9: ROW(1, value_width, 64); break;
+    case 10: ROW(4, value_width, 256); break; /* one head, whose value is a part of its key */
+    case 11: box->plan.block_tokens = 256; break;
+    default: fail();
+    }
+}
+
+static void test_hash_tells_heads_and_values_apart(void **state)
+{
+    enum { N = 12 };
+    plan_box *box = new_box();
+    uint64_t  hash[N];
+
+    (void)state;
+    for (unsigned i = 0; i < N; i++) {
+        mixed_plan(box);
+        change_heads(box, i);
+        hash[i] = hash_of(box);
+        for (unsigned k = 0; k < i; k++)
+            if (hash[k] == hash[i])
+                fail_msg("cases %u and %u have one hash", k, i);
+    }
+    mixed_plan(box);
+    assert_true(hash_of(box) == hash[0]);
+    free(box);
+}
+
+static void test_hash_without_memory(void **state)
+{
+    plan_box       *box = new_box();
+    fault_alloc     fa;
+    kvcsa_allocator a;
+    kvcsa_error     err = {0};
+    uint64_t        hash = 0;
+
+    (void)state;
+    mixed_plan(box);
+    fault_alloc_init(&fa);
+    assert_int_equal(kvi_allocator_import(&fa.hook, &a, NULL), KVCSA_OK);
+    fault_alloc_fail_at(&fa, 1);
+    assert_int_equal(kvi_plan_hash(&box->plan, &a, &hash, &err), KVCSA_ERR_NOMEM);
+    assert_string_equal(err.text, "hash of 9 plan rows");
+    fault_alloc_fail_at(&fa, 0);
+    assert_int_equal(kvi_plan_hash(&box->plan, &a, &hash, &err), KVCSA_OK);
+    assert_true(hash == hash_of(box));
+    assert_true(fault_alloc_is_clean(&fa));
+    free(box);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -540,6 +707,11 @@ int main(void)
         cmocka_unit_test(test_validate_accepts_every_kind_of_layer),
         cmocka_unit_test(test_validate_names_broken_rules_of_every_kind),
         cmocka_unit_test(test_validate_bounds_the_block),
+        cmocka_unit_test(test_row_kind_is_what_operators_can_do),
+        cmocka_unit_test(test_row_kind_asks_for_every_condition),
+        cmocka_unit_test(test_hash_of_known_plans),
+        cmocka_unit_test(test_hash_tells_heads_and_values_apart),
+        cmocka_unit_test(test_hash_without_memory),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

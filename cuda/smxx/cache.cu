@@ -151,6 +151,36 @@ kvcsa_status kvi_cuda_entry_write(kvi_device *dev, const kvi_entry_write_params 
     return append_rows(dev, "entry_write", latents, keys, slices, err);
 }
 
+static const uint32_t MAX_CHANNELS = 65536; /* of a row: no format of plan/row_format.c has more */
+
+/* What the CPU refuses is refused here. */
+kvcsa_status kvi_cuda_paged_write(kvi_device *dev, const kvi_paged_write_params *p, kvcsa_error *err)
+{
+    kvi_cuda_use   use(dev);
+    const uint32_t group = group_of(p->format);
+    const size_t   pieces = static_cast<size_t>(2) * p->n_kv_heads * chunks_of(p->width); /* of a position */
+
+    if (group == 0)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "paged_write: format %u is not stored", p->format);
+    if (p->width == 0 || p->width % group != 0 || p->width > MAX_CHANNELS)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0,
+                             "paged_write: heads of %u channels; multiples of %u up to %u in format %u", p->width, group,
+                             MAX_CHANNELS, p->format);
+    if (p->n_kv_heads == 0 || p->page_rows == 0)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0, "paged_write: %u KV heads in pages of %u rows; at least 1 of each",
+                             p->n_kv_heads, p->page_rows);
+    if (p->n_rows > MAX_WARPS / pieces)
+        return kvi_cuda_fail(err, KVCSA_ERR_UNSUPPORTED, 0,
+                             "paged_write: %zu rows of %u KV heads of %u, at most 2^31 - 1 times 512 channels in a call",
+                             p->n_rows, p->n_kv_heads, p->width);
+    if (p->n_rows == 0)
+        return KVCSA_OK;
+    const paged_write_args a = {*p, p->n_rows * pieces, static_cast<unsigned>(cache_value_bytes(p->format, p->width)),
+                                static_cast<unsigned>(cache_scale_bytes(p->format, p->width))};
+    return kvi_launch(dev, "paged_write", paged_write_kernel, dim3(kvi_blocks(a.warps, CACHE_WARPS)), CACHE_THREADS,
+                      sizeof(cache_shared), err, a);
+}
+
 kvcsa_status kvi_cuda_append_step(kvi_device *dev, const kvi_append_job *jobs, unsigned n_jobs, size_t warps, kvcsa_error *err)
 {
     kvi_cuda_use use(dev);

@@ -1,4 +1,4 @@
-/* Floats become cache bytes: window rows, entries in ten formats, index keys and queries.
+/* Floats become cache bytes: window rows, entries and keys and values of heads in ten formats, index keys and queries.
  *
  * Work split: a warp takes up to 512 channels of one row, four neighbours a lane in each of four steps, so that loads are 16
  * bytes a lane and 512 contiguous bytes an instruction. A group of 16 or 32 channels is 4 or 8 lanes; its largest magnitude
@@ -7,7 +7,8 @@
  * where it is not. No block barrier. All rows of a call are one launch, be they of one timeline or of many (kvi_slices); a
  * decode step is one launch with its jobs in device memory.
  * Traffic for a row of 512: 2,048 bytes read, 528 (window) or 288 (FP4) written; a key of 128: 512 and 68. One token of the
- * release, 40 window rows, 4 entries, 4 keys: 92 KB read, 23 KB written, 4 KB of jobs.
+ * release, 40 window rows, 4 entries, 4 keys: 92 KB read, 23 KB written, 4 KB of jobs. A token of 8 heads of 128, keys and
+ * values in bf16: 8 KB read, 4 KB written.
  * Bound: one token has 48 warps, so it is latency: a launch and two dependent loads, job and row (2 us by estimate). 128 tokens
  * move 15 MB, 3.2 us at 4.8 TB/s; 6,144 warps with 2 KB in flight each are more than the 4 MB that cover the latency.
  * Measured: not yet run on a device.
@@ -437,6 +438,34 @@ KVI_KERNEL(CACHE_THREADS, 8) append_step_kernel(const kvi_append_job *jobs, unsi
     const kvi_append_job job = jobs[j]; /* the same address in all lanes: five loads of 16 bytes */
     if (unit < job.n_rows * append_chunks(job))
         cache_append(job, unit, append_place_of(job, unit / append_chunks(job)));
+}
+
+struct paged_write_args {
+    kvi_paged_write_params p;
+    size_t                 warps;
+    unsigned               value_bytes, scale_bytes; /* of a row */
+};
+
+/* Keys and values of heads: a warp takes a chunk of one of them, the key's and the value's of a head side by side. */
+KVI_KERNEL(CACHE_THREADS, 8) paged_write_kernel(paged_write_args a)
+{
+    const kvi_paged_write_params &p = a.p;
+    const unsigned                all = blockIdx.x * CACHE_WARPS + kvi_warp();
+    kvi_append_job                job = {};
+
+    if (all >= a.warps)
+        return;
+    job.width = p.width;
+    job.format = p.format;
+    job.group_rows = 1;
+    job.value_bytes = a.value_bytes;
+    job.scale_bytes = a.scale_bytes;
+    const unsigned chunk = all % append_chunks(job), part = all / append_chunks(job); /* key, value, key of the next head, ... */
+    const size_t   head = part / 2 % p.n_kv_heads, row = part / 2 / p.n_kv_heads, strip = 2 * head + part % 2;
+    const uint64_t pos = p.first + row;
+    job.x = part % 2 ? p.v + row * p.v_row_stride + head * p.v_head_stride : p.k + row * p.k_row_stride + head * p.k_head_stride;
+    cache_append(job, chunk,
+                 {p.pages[pos / p.page_rows] + p.page_off, strip * p.page_rows + static_cast<size_t>(pos % p.page_rows)});
 }
 
 struct query_args {

@@ -6,7 +6,7 @@
 #include "backend/op_params.h"
 #include "base/threads.h"
 
-#define KVI_BACKEND_ABI 6u
+#define KVI_BACKEND_ABI 7u
 
 typedef struct kvi_device kvi_device;
 
@@ -68,8 +68,8 @@ typedef struct kvi_features {
 /* X(name) for each operator; its parameters are a kvi_name_params of backend/op_params.h. */
 #define KVI_EACH_OPERATOR(X)                                                                       \
     X(embed) X(linear) X(norm) X(rope) X(window_write) X(pool_pairs) X(entry_write)                \
-    X(index_query) X(index_score) X(candidates) X(hide) X(topk) X(attend) X(paged_attend) X(mix)   \
-    X(collapse) X(expand) X(route) X(moe) X(engram_gate) X(copy) X(tally)
+    X(paged_write) X(index_query) X(index_score) X(candidates) X(hide) X(topk) X(attend)           \
+    X(paged_attend) X(mix) X(collapse) X(expand) X(route) X(moe) X(engram_gate) X(copy) X(tally)
 #define KVI_OPERATOR_SLOT(op)                                                                      \
     kvcsa_status (*op)(kvi_device *dev, const kvi_##op##_params *p, kvcsa_error *err);
 

@@ -12,7 +12,12 @@ enum {
     KVI_TAP_KEY = 2,    /* index keys in front of the quantiser */
     KVI_TAP_SCORE = 3,  /* one row of scores of all visible entries */
     KVI_TAP_ROUTER = 4, /* router projection */
-    KVI_TAP_TOPK = 5    /* i32 [rows, select_entries] */
+    KVI_TAP_TOPK = 5,   /* i32 [rows, select_entries] */
+    /* what goes into selection and attention, and what comes out */
+    KVI_TAP_INDEX_QUERY = 6,  /* [rows, heads * width], rotated */
+    KVI_TAP_INDEX_WEIGHT = 7, /* [rows, heads], not yet scaled */
+    KVI_TAP_QUERY = 8,        /* [rows, heads * width], rotated */
+    KVI_TAP_ATTENTION = 9     /* [rows, heads * width], still rotated */
 };
 typedef struct kvi_tap {
     void (*see)(void *user, uint32_t kind, uint32_t layer, const void *data, size_t n_rows,

@@ -167,6 +167,26 @@ typedef struct kvi_entry_write_params { /* latents in the owner's entry_format (
     uint32_t        reserved;
 } kvi_entry_write_params;
 
+/* Keys and values of consecutive positions into pages as paged_attend reads them: each head's row is
+ * a row of format/row.h. */
+typedef struct kvi_paged_write_params {
+    const float    *k;              /* [n_rows, n_kv_heads, width] at k_row_stride, heads at
+                                     * k_head_stride */
+    const float    *v;              /* likewise */
+    uint8_t *const *pages;          /* as in kvi_paged_attend_params */
+    size_t          k_row_stride;
+    size_t          k_head_stride;
+    size_t          v_row_stride;
+    size_t          v_head_stride;
+    uint64_t        first;          /* position of row 0 */
+    size_t          page_off;       /* bytes: this layer's rows inside a page */
+    size_t          n_rows;
+    uint32_t        n_kv_heads;
+    uint32_t        width;
+    uint32_t        page_rows;
+    uint32_t        format;         /* KVCSA_FORMAT_* of keys and values */
+} kvi_paged_write_params;
+
 typedef struct kvi_index_query_params { /* round to bf16, Q-IDX; codes as twice their value; the
                                          * weights of the heads are scaled in place */
     const float *x;                 /* [n_rows, n_heads, width], rotated */

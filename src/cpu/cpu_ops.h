@@ -56,6 +56,8 @@ kvcsa_status kvi_cpu_window_write(kvi_device *dev, const kvi_window_write_params
 kvcsa_status kvi_cpu_pool_pairs(kvi_device *dev, const kvi_pool_pairs_params *p, kvcsa_error *err);
 kvcsa_status kvi_cpu_entry_write(kvi_device *dev, const kvi_entry_write_params *p,
                                  kvcsa_error *err);
+kvcsa_status kvi_cpu_paged_write(kvi_device *dev, const kvi_paged_write_params *p,
+                                 kvcsa_error *err);
 kvcsa_status kvi_cpu_index_query(kvi_device *dev, const kvi_index_query_params *p,
                                  kvcsa_error *err);
 /* op_index.c */

@@ -180,6 +180,48 @@ kvcsa_status kvi_cpu_entry_write(kvi_device *dev, const kvi_entry_write_params *
     return KVCSA_OK;
 }
 
+/* ---------------------------------------------------------------- keys and values of heads */
+
+typedef struct paged_write_job {
+    const kvi_paged_write_params *p;
+    const kvi_cache_kernels      *k;
+    size_t                        row_bytes;
+} paged_write_job;
+
+static void run_paged_write(void *arg, size_t begin, size_t end)
+{
+    const paged_write_job        *job = arg;
+    const kvi_paged_write_params *p = job->p;
+    const size_t                  strip = p->page_rows * job->row_bytes; /* of a head */
+
+    for (size_t i = begin; i < end; i++) {
+        const uint64_t pos = p->first + i;
+        uint8_t       *to = p->pages[pos / p->page_rows] + p->page_off +
+                      (size_t)(pos % p->page_rows) * job->row_bytes;
+
+        for (uint32_t h = 0; h < p->n_kv_heads; h++, to += 2 * strip) {
+            job->k->encode_entry(p->format, p->k + i * p->k_row_stride + h * p->k_head_stride,
+                                 p->width, to);
+            job->k->encode_entry(p->format, p->v + i * p->v_row_stride + h * p->v_head_stride,
+                                 p->width, to + strip);
+        }
+    }
+}
+
+kvcsa_status kvi_cpu_paged_write(kvi_device *dev, const kvi_paged_write_params *p, kvcsa_error *err)
+{
+    paged_write_job job = {p, &dev->cache, kvi_format_row_bytes(p->format, p->width)};
+
+    KVI_ASSERT(p->n_kv_heads > 0 && p->page_rows > 0);
+    if (!kvi_row_can_run(p->format) || job.row_bytes == 0)
+        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED, "paged keys: format %u of %u channels",
+                        p->format, p->width);
+    if (p->n_rows != 0)
+        kvi_run(dev->threads, run_paged_write, &job, p->n_rows,
+                quant_grain(dev, 2 * (size_t)p->n_kv_heads * p->width));
+    return KVCSA_OK;
+}
+
 /* ---------------------------------------------------------------- queries */
 
 typedef struct query_job {

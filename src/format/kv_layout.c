@@ -20,6 +20,11 @@ static void owner_of_row(const kvi_plan *plan, uint32_t layer, kvi_kv_owner *o)
     o->entry_width = r->entry_width;
     o->entry_format = r->entry_format;
     o->main_row_bytes = r->entry_bytes;
+    if (r->value_kind == KVCSA_VALUE_OWN) {
+        o->n_strip_heads = r->kv_heads;
+        o->key_row_bytes = kvi_format_row_bytes(r->entry_format, r->entry_width);
+        o->value_row_bytes = kvi_format_row_bytes(r->value_format, r->value_width);
+    }
     o->index_width = r->index_width;
     o->index_value_bytes = kvi_format_value_bytes(r->index_format, r->index_width);
     o->index_row_bytes = r->index_bytes;
@@ -81,6 +86,20 @@ const kvi_kv_owner *kvi_kv_layout_owner(const kvi_kv_layout *layout, uint32_t la
     return NULL;
 }
 
+/* The first n entries. */
+static void copy_main(const kvi_kv_owner *o, uint32_t n, uint8_t *to, const uint8_t *from)
+{
+    if (o->n_strip_heads == 0)
+        memcpy(to + o->main_off, from + o->main_off, (size_t)n * o->main_row_bytes);
+    for (uint32_t h = 0; h < o->n_strip_heads; h++) {
+        const size_t keys = kvi_kv_key_strip_off(o, h);
+        const size_t values = kvi_kv_value_strip_off(o, h);
+
+        memcpy(to + keys, from + keys, (size_t)n * o->key_row_bytes);
+        memcpy(to + values, from + values, (size_t)n * o->value_row_bytes);
+    }
+}
+
 void kvi_kv_copy_rows(const kvi_kv_layout *layout, uint32_t n_tokens, uint8_t *to_index,
                       uint8_t *to_main, const uint8_t *from_index, const uint8_t *from_main)
 {
@@ -89,7 +108,7 @@ void kvi_kv_copy_rows(const kvi_kv_layout *layout, uint32_t n_tokens, uint8_t *t
         const uint32_t      n = n_tokens / o->ratio;
         const uint32_t      scale_bytes = o->index_row_bytes - o->index_value_bytes;
 
-        memcpy(to_main + o->main_off, from_main + o->main_off, (size_t)n * o->main_row_bytes);
+        copy_main(o, n, to_main, from_main);
         for (uint32_t row = 0; row < n && o->index_row_bytes; row++) {
             const size_t values = kvi_kv_index_values_off(o, row);
             const size_t scales = kvi_kv_index_scales_off(o, row);

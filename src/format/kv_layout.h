@@ -4,8 +4,8 @@
  * parts without padding:
  *   index part   per owner with index keys, ascending layer: groups of 8 rows, each 8 x values then
  *                8 x scales
- *   main part    per owner, ascending layer: rows in entry_format, all heads' keys, then all heads'
- *                values where they are stored
+ *   main part    per owner, ascending layer: rows in entry_format, the keys of all heads; or, where
+ *                values are stored, strips: of each head all rows of keys, then all rows of values
  */
 #ifndef KVI_KV_LAYOUT_H
 #define KVI_KV_LAYOUT_H
@@ -18,7 +18,11 @@ typedef struct kvi_kv_owner {
     uint32_t rows_per_block;
     uint32_t entry_width;
     uint32_t entry_format;       /* KVCSA_FORMAT_*; of keys where keys and values differ */
-    uint32_t main_row_bytes;
+    uint32_t main_row_bytes;     /* all heads, keys and values */
+    uint32_t n_strip_heads;      /* 0 = rows; else the heads that have a strip of keys and one of
+                                  * values each */
+    uint32_t key_row_bytes;      /* of one head in a strip; 0 without strips */
+    uint32_t value_row_bytes;
     uint32_t index_width;
     uint32_t index_value_bytes;  /* of one row */
     uint32_t index_row_bytes;
@@ -48,7 +52,19 @@ void kvi_kv_copy_rows(const kvi_kv_layout *layout, uint32_t n_tokens, uint8_t *t
 /* Owner of a layer; NULL if it owns no entries. */
 const kvi_kv_owner *kvi_kv_layout_owner(const kvi_kv_layout *layout, uint32_t layer);
 
-/* Offsets inside a part; row < rows_per_block. */
+/* Where a head's strips begin inside the main part. */
+static inline size_t kvi_kv_key_strip_off(const kvi_kv_owner *o, uint32_t head)
+{
+    return o->main_off +
+           (size_t)head * o->rows_per_block * ((size_t)o->key_row_bytes + o->value_row_bytes);
+}
+
+static inline size_t kvi_kv_value_strip_off(const kvi_kv_owner *o, uint32_t head)
+{
+    return kvi_kv_key_strip_off(o, head) + (size_t)o->rows_per_block * o->key_row_bytes;
+}
+
+/* Offsets inside a part; row < rows_per_block. Of owners without strips. */
 static inline size_t kvi_kv_main_row_off(const kvi_kv_owner *o, uint32_t row)
 {
     return o->main_off + (size_t)row * o->main_row_bytes;

@@ -1,4 +1,4 @@
-/* Validation of a plan. A plan comes from a configuration file, which may be hostile: every later
+/* Validation of a plan. A plan comes from a configuration file or a caller, hostile both: every later
  * sum over its rows relies on the limits below, and every later walk from a reader to an owner
  * relies on the owner rules. */
 #include "plan/cache_plan.h"
@@ -117,45 +117,75 @@ static kvcsa_status width_fits(const check *c, const char *f, uint32_t format_id
                     width, known->channels, MAX_WIDTH);
 }
 
-/* Bytes of a row of all heads: keys, and values where they are stored. The shape has passed. */
+/* Bytes of a row of all heads: keys, and values where they are stored. 0 = too many, or no such
+ * row; a shape that has passed has some. */
 static uint32_t row_bytes(const kvi_plan_row *r, uint32_t key_format, uint32_t value_format)
 {
-    uint32_t head = kvi_format_row_bytes(key_format, r->entry_width);
+    uint64_t head = kvi_format_row_bytes(key_format, r->entry_width);
 
     if (r->value_kind == KVCSA_VALUE_OWN)
         head += kvi_format_row_bytes(value_format, r->value_width);
-    return r->kv_heads * head;
+    head *= r->kv_heads;
+    return head <= UINT32_MAX ? (uint32_t)head : 0;
 }
 
-/* What the keys and values of an entry and of a window row are. */
+/* What the limits of block and window sums rely on. The widths have passed. */
+static kvcsa_status check_channels(const check *c)
+{
+    const kvi_plan_row *r = c->row;
+    const uint64_t      head =
+        (uint64_t)r->entry_width + (r->value_kind == KVCSA_VALUE_OWN ? r->value_width : 0);
+
+    if (head * r->kv_heads > MAX_WIDTH)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                        "layer %u: kv_heads is %u, which makes rows of %llu channels, must be at "
+                        "most %u",
+                        c->layer, r->kv_heads, (unsigned long long)(head * r->kv_heads), MAX_WIDTH);
+    return KVCSA_OK;
+}
+
+/* Channels of a value that is a part of the key. */
+static kvcsa_status check_value_width(const check *c)
+{
+    const kvi_plan_row *r = c->row;
+
+    return in_range(c, "value_width", r->value_width,
+                    r->value_kind == KVCSA_VALUE_ALIAS ? r->entry_width : 1, r->entry_width);
+}
+
+/* What the keys and values of an entry are. */
 static kvcsa_status check_shape(const check *c)
 {
     const kvi_plan_row *r = c->row;
-    uint64_t            channels;
     kvcsa_status        st;
 
     if ((st = in_range(c, "kv_heads", r->kv_heads, 1, MAX_HEADS)) ||
         (st = width_fits(c, "entry", r->entry_format, "entry", r->entry_width)) ||
         (st = in_range(c, "value_kind", r->value_kind, KVCSA_VALUE_ALIAS, KVCSA_VALUE_PREFIX)))
         return st;
-    channels = r->entry_width;
-    if (r->value_kind == KVCSA_VALUE_OWN) {
-        channels += r->value_width;
+    if (r->value_kind == KVCSA_VALUE_OWN)
         st = width_fits(c, "value", r->value_format, "value", r->value_width);
-    } else if ((st = equals(c, "value_format", r->value_format, KVCSA_FORMAT_NONE,
-                            "where values are not stored")) == KVCSA_OK) {
-        st = in_range(c, "value_width", r->value_width,
-                      r->value_kind == KVCSA_VALUE_ALIAS ? r->entry_width : 1, r->entry_width);
-    }
-    if (st != KVCSA_OK)
+    else if ((st = equals(c, "value_format", r->value_format, KVCSA_FORMAT_NONE,
+                          "where values are not stored")) == KVCSA_OK)
+        st = check_value_width(c);
+    return st ? st : check_channels(c);
+}
+
+/* A window without entries, of which the channels are given: rows of one format. */
+static kvcsa_status check_window_shape(const check *c)
+{
+    const kvi_plan_row *r = c->row;
+    kvcsa_status        st;
+
+    if ((st = in_range(c, "kv_heads", r->kv_heads, 1, MAX_HEADS)) ||
+        (st = width_fits(c, "window", r->window_format, "entry", r->entry_width)) ||
+        (st = in_range(c, "value_kind", r->value_kind, KVCSA_VALUE_ALIAS, KVCSA_VALUE_PREFIX)))
         return st;
-    channels *= r->kv_heads;
-    if (channels > MAX_WIDTH)
-        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
-                        "layer %u: kv_heads is %u, which makes rows of %llu channels, must be at "
-                        "most %u",
-                        c->layer, r->kv_heads, (unsigned long long)channels, MAX_WIDTH);
-    return KVCSA_OK;
+    if (r->value_kind == KVCSA_VALUE_OWN)
+        st = width_fits(c, "window", r->window_format, "value", r->value_width);
+    else
+        st = check_value_width(c);
+    return st ? st : check_channels(c);
 }
 
 static kvcsa_status check_window(const check *c)
@@ -172,7 +202,10 @@ static kvcsa_status check_window(const check *c)
     }
     if ((st = format_is_known(c, "window", r->window_format)))
         return st;
-    if (r->ratio > 0) { /* window rows and entries meet in one softmax, so they have one shape */
+    if (r->ratio > 0 || r->entry_width > 0) {
+        /* window rows and entries meet in one softmax, so they have one shape */
+        if (r->ratio == 0 && (st = check_window_shape(c)))
+            return st;
         if ((st = width_fits(c, "window", r->window_format, "entry", r->entry_width)) ||
             (r->value_kind == KVCSA_VALUE_OWN &&
              (st = width_fits(c, "window", r->window_format, "value", r->value_width))))
@@ -186,6 +219,10 @@ static kvcsa_status check_window(const check *c)
                         "layer %u: window_bytes is %u, must be a multiple of %u in %u..%u",
                         c->layer, r->window_bytes, f->bytes, f->bytes,
                         MAX_WIDTH / f->channels * f->bytes);
+    if (r->kv_heads && r->window_bytes % r->kv_heads != 0)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                        "layer %u: window_bytes is %u, must be a multiple of kv_heads, %u",
+                        c->layer, r->window_bytes, r->kv_heads);
     return KVCSA_OK;
 }
 
@@ -203,6 +240,10 @@ static kvcsa_status check_extras(const check *c)
         return kvi_fail(c->err, KVCSA_ERR_FORMAT,
                         "layer %u: state_bytes is %llu, must be at most %llu", c->layer,
                         (unsigned long long)r->state_bytes, (unsigned long long)MAX_STATE_BYTES);
+    if (r->state_heads && r->state_bytes % r->state_heads != 0)
+        return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                        "layer %u: state_bytes is %llu, must be a multiple of state_heads, %u",
+                        c->layer, (unsigned long long)r->state_bytes, r->state_heads);
     return KVCSA_OK;
 }
 
@@ -284,6 +325,11 @@ static kvcsa_status check_pooling(const check *c)
                             "layer %u: pool_kind is %u, must be %u..%u for ratio %u", c->layer,
                             r->pool_kind, low, high, r->ratio);
         pending = pending_of(r);
+        if (pending > UINT32_MAX)
+            return kvi_fail(c->err, KVCSA_ERR_FORMAT,
+                            "layer %u: ratio is %u, which makes raw rows of %llu bytes, must be at "
+                            "most %u",
+                            c->layer, r->ratio, (unsigned long long)pending, UINT32_MAX);
     }
     if (r->pending_bytes != pending)
         return kvi_fail(c->err, KVCSA_ERR_FORMAT, "layer %u: pending_bytes is %u, must be %llu",
@@ -463,6 +509,25 @@ static kvcsa_status check_candidates(const check *c)
                   s->candidate_block_entries, "as in candidate_owner");
 }
 
+/* ------------------------------------------------------------------ what follows */
+
+void kvi_plan_row_complete(kvi_plan_row *r, uint32_t layer)
+{
+    const bool owns = r->ratio > 0 && r->kv_owner == (int32_t)layer;
+    uint64_t   pending;
+
+    if (r->ratio > 0 && r->entry_bytes == 0)
+        r->entry_bytes = row_bytes(r, r->entry_format, r->value_format);
+    if (r->index_owner >= 0 && r->index_bytes == 0 && !(owns && r->index_owner != r->kv_owner))
+        r->index_bytes = kvi_format_row_bytes(r->index_format, r->index_width);
+    if (r->window_tokens > 0 && r->window_bytes == 0)
+        r->window_bytes = row_bytes(r, r->window_format, r->window_format);
+    if (owns && r->pending_bytes == 0 && r->ratio <= MAX_RATIO) {
+        pending = pending_of(r);
+        r->pending_bytes = pending <= UINT32_MAX ? (uint32_t)pending : 0;
+    }
+}
+
 /* ------------------------------------------------------------------ the whole */
 
 /* What the operators of this version rely on beyond the rules of every plan. */
@@ -489,6 +554,36 @@ static kvcsa_status check_runs(const check *c)
     return equals(c, "index_format", r->index_format, KVCSA_FORMAT_FP4_E8M0_G32, why);
 }
 
+uint32_t kvi_plan_window_width(const kvi_plan_row *row)
+{
+    const kvi_format *f = kvi_format_find(row->window_format);
+
+    return row->window_tokens && f ? row->window_bytes / f->bytes * f->channels : 0;
+}
+
+/* Keys and values of heads, side by side, one entry a token: what paged_attend takes. */
+static int is_paged(const kvi_plan_row *r)
+{
+    return r->ratio == 1 && r->select == KVCSA_SELECT_ALL && r->value_kind == KVCSA_VALUE_OWN &&
+           r->value_width == r->entry_width && r->value_format == r->entry_format &&
+           r->entry_width % 32 == 0 && kvi_format_can_store(r->entry_format) &&
+           r->window_tokens == 0 && r->state_bytes == 0;
+}
+
+uint32_t kvi_plan_row_kind(const kvi_plan *plan, uint32_t layer)
+{
+    const check c = {.plan = plan, .row = &plan->rows[layer], .layer = layer};
+
+    if (is_paged(c.row))
+        return KVI_ROW_PAGED;
+    /* raw rows of an entry are found again by a replay of the window */
+    if (check_runs(&c) != KVCSA_OK || c.row->ratio > c.row->window_tokens)
+        return KVI_ROW_NONE;
+    /* a plan that is counted may have windows of heads */
+    return c.row->kv_heads <= 1 && c.row->value_kind == KVCSA_VALUE_ALIAS ? KVI_ROW_SPARSE
+                                                                          : KVI_ROW_NONE;
+}
+
 /* Every helper returns KVCSA_OK, which is 0, or has filled err. Rows are checked in ascending
  * order, so the rows that an owner index leads to have passed already. */
 static kvcsa_status check_row(const check *c)
@@ -503,7 +598,7 @@ static kvcsa_status check_row(const check *c)
     else if ((st = check_kv_owner(c)) == KVCSA_OK && (st = check_entry(c)) == KVCSA_OK &&
              (st = check_index_owner(c)) == KVCSA_OK && (st = check_select(c)) == KVCSA_OK)
         st = check_candidates(c);
-    if (st || (st = check_window(c)) || r->cost_only)
+    if (st || (st = check_window(c)) || r->cost_only || is_paged(r))
         return st;
     return check_runs(c);
 }
@@ -564,9 +659,10 @@ kvcsa_status kvi_plan_validate(const kvi_plan *plan, kvcsa_error *err)
 kvcsa_status kvi_plan_hash(const kvi_plan *plan, const kvcsa_allocator *a, uint64_t *hash,
                            kvcsa_error *err)
 {
-    enum { N = 23 };
-    const size_t bytes = plan->n_layers * N * sizeof(uint32_t);
+    enum { N = 23, N_MORE = 5 };
+    const size_t bytes = plan->n_layers * (N + N_MORE) * sizeof(uint32_t);
     uint32_t    *words = kvi_alloc(a, bytes);
+    size_t       n = (size_t)plan->n_layers * N;
 
     if (!words)
         return kvi_fail(err, KVCSA_ERR_NOMEM, "hash of %u plan rows", plan->n_layers);
@@ -583,7 +679,17 @@ kvcsa_status kvi_plan_hash(const kvi_plan *plan, const kvcsa_allocator *a, uint6
 
         memcpy(words + (size_t)l * N, row, sizeof row);
     }
-    *hash = kvi_hash64(words, bytes, plan->block_tokens);
+    for (uint32_t l = 0; l < plan->n_layers; l++) {
+        const kvi_plan_row *r = &plan->rows[l];
+        const uint32_t      row[N_MORE] = {l, r->kv_heads, r->value_kind, r->value_width,
+                                           r->value_format};
+
+        if (r->kv_heads <= 1 && r->value_kind == KVCSA_VALUE_ALIAS)
+            continue;
+        memcpy(words + n, row, sizeof row);
+        n += N_MORE;
+    }
+    *hash = kvi_hash64(words, n * sizeof *words, plan->block_tokens);
     kvi_free(a, words, bytes);
     return KVCSA_OK;
 }

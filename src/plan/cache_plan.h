@@ -12,6 +12,7 @@
                                  * (one fetch per candidate block) */
 
 #define KVI_MAX_PLAN_LAYERS 1024u
+#define KVI_DEFAULT_BLOCK_TOKENS 128u
 
 typedef struct kvi_plan_row {
     /* owners: the layer whose ... this layer reads; itself where it makes them; KVI_NO_LAYER
@@ -87,15 +88,38 @@ int      kvi_plan_has_index(const kvi_plan *plan);
  * is more. Tokens in whole groups of keys: what sessions hide and count attention by. */
 uint32_t kvi_plan_span_tokens(const kvi_plan *plan);
 
+/* What follows from other fields and is 0: entry_bytes, index_bytes, window_bytes, pending_bytes.
+ * Nothing has to be validated; what cannot be computed stays 0. */
+void kvi_plan_row_complete(kvi_plan_row *row, uint32_t layer);
+
 /* Every rule that the rest of the library relies on: owners exist at or before their readers
  * with the same ratio, formats fit widths, block_tokens divides. ERR_FORMAT (or ERR_ARG for
  * block_tokens) with the layer, the field, the value and the limit. */
 kvcsa_status kvi_plan_validate(const kvi_plan *plan, kvcsa_error *err);
 
-/* What blocks of two plans must have in common to be shared: a hash of the rows. Of plans that are
- * computed the fields of 0.2 say everything, so snapshots of 0.2 can be read. ERR_NOMEM. */
+/* What operators can do with a layer. */
+enum {
+    KVI_ROW_NONE = 0,   /* nothing: its cost is known */
+    KVI_ROW_SPARSE = 1, /* window and selected entries in one softmax (kvi_attend_params) */
+    KVI_ROW_PAGED = 2   /* keys and values of heads, all positions (kvi_paged_attend_params) */
+};
+/* Of a layer of a plan that has been validated. */
+uint32_t kvi_plan_row_kind(const kvi_plan *plan, uint32_t layer);
+
+/* What blocks of two plans must have in common to be shared: a hash of the rows. Of a row with one
+ * head, whose value is its key, the fields of 0.2 say everything: plans of such rows hash as in 0.2,
+ * so its snapshots can be read. Of other rows heads and values count too. ERR_NOMEM. */
 kvcsa_status kvi_plan_hash(const kvi_plan *plan, const kvcsa_allocator *a, uint64_t *hash,
                            kvcsa_error *err);
+
+/* Channels of a window row; 0 = the layer has no window. Rows without entries give its bytes only. */
+uint32_t kvi_plan_window_width(const kvi_plan_row *row);
+
+/* Of a token of an entry that is not complete yet; 0 = none is kept. */
+static inline uint32_t kvi_plan_raw_row_bytes(const kvi_plan_row *row)
+{
+    return row->pending_bytes ? row->pending_bytes / (row->ratio - 1) : 0;
+}
 
 /* True where the layer makes entries. */
 static inline int kvi_plan_owns(const kvi_plan *plan, uint32_t layer)

@@ -160,6 +160,13 @@ static void check_paged_attend(const watch *w, const kvi_paged_attend_params *p)
     CHECK(sink);
 }
 
+static void check_paged_write(const watch *w, const kvi_paged_write_params *p)
+{
+    CHECK(k);
+    CHECK(v);
+    CHECK(pages);
+}
+
 static void check_mix(const watch *w, const kvi_mix_params *p)
 {
     CHECK(h);
@@ -403,6 +410,34 @@ static void check_paged_run(const apart_memory *m, const kvi_paged_attend_params
     }
 }
 
+/* `x` has a row of p->width for each position and head. */
+static void check_heads(const apart_memory *m, const kvi_paged_write_params *p, const char *name, const float *x, size_t row_stride,
+                        size_t head_stride)
+{
+    const size_t last = (p->n_rows - 1) * row_stride + (p->n_kv_heads - 1) * head_stride;
+
+    if (!apart_holds(m, x, (last + p->width) * sizeof *x, KVI_MEMORY_DEVICE))
+        apart_die("paged_write: %s ends before row %zu of head %u", name, p->n_rows - 1, p->n_kv_heads - 1);
+}
+
+/* Pages of the positions that are written, whole: the strips of all heads. */
+static void check_paged_write_run(const apart_memory *m, const kvi_paged_write_params *p)
+{
+    const size_t bytes = p->page_off + (size_t)2 * p->n_kv_heads * p->page_rows * kvi_format_row_bytes(p->format, p->width);
+
+    if (p->n_rows == 0)
+        return;
+    check_heads(m, p, "k", p->k, p->k_row_stride, p->k_head_stride);
+    check_heads(m, p, "v", p->v, p->v_row_stride, p->v_head_stride);
+    for (uint64_t i = p->first / p->page_rows; i <= (p->first + p->n_rows - 1) / p->page_rows; i++) {
+        if (!apart_holds(m, p->pages + i, sizeof *p->pages, KVI_MEMORY_DEVICE))
+            apart_die("paged_write: the table of pages has no room for page %llu", (unsigned long long)i);
+        if (!apart_holds(m, p->pages[i], bytes, KVI_MEMORY_DEVICE))
+            apart_die("paged_write: page %llu is %p, which does not have %zu bytes of the device's", (unsigned long long)i,
+                      (void *)p->pages[i], bytes);
+    }
+}
+
 static void check_copy_run(const apart_memory *m, const kvi_copy_params *p)
 {
     for (size_t i = 0; i < p->n_jobs; i++) {
@@ -431,6 +466,9 @@ void apart_check_run(const apart_memory *m, uint32_t op, const apart_params *p)
         break;
     case APART_paged_attend:
         check_paged_run(m, &p->paged_attend);
+        break;
+    case APART_paged_write:
+        check_paged_write_run(m, &p->paged_write);
         break;
     case APART_copy:
         check_copy_run(m, &p->copy);

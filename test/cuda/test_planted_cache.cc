@@ -84,7 +84,41 @@ bool run_query(int order, bytes &out)
     return ran;
 }
 
+/* Keys and values of three heads from position FIRST on. */
+bool run_paged(int order, unsigned format, const std::function<void(paged_write_args &)> &change, bytes &out)
+{
+    enum : unsigned { HEADS = 3, CHUNKS = (WIDTH + CACHE_CHUNK - 1) / CACHE_CHUNK };
+    const floats           x = numbers(2 * (ROWS + 1) * (HEADS + 1) * WIDTH);
+    std::vector<uint8_t *> pages;
+    paged_write_args       a = {};
+
+    out.assign((BLOCKS + 1) * 4 * PART, 0x5a);
+    for (unsigned i = 0; i <= BLOCKS; i++)
+        pages.push_back(out.data() + i * 4 * PART);
+    a.p.k = x.data();
+    a.p.v = x.data() + HEADS * WIDTH;
+    a.p.pages = pages.data();
+    a.p.k_row_stride = 2 * HEADS * WIDTH;
+    a.p.k_head_stride = WIDTH;
+    a.p.v_row_stride = 2 * HEADS * WIDTH + 4;
+    a.p.v_head_stride = WIDTH;
+    a.p.first = FIRST;
+    a.p.page_off = 16;
+    a.p.n_rows = ROWS;
+    a.p.n_kv_heads = HEADS;
+    a.p.width = WIDTH;
+    a.p.page_rows = PER_BLOCK;
+    a.p.format = format;
+    a.value_bytes = static_cast<unsigned>(cache_value_bytes(format, WIDTH));
+    a.scale_bytes = static_cast<unsigned>(cache_scale_bytes(format, WIDTH));
+    a.warps = ROWS * 2 * HEADS * CHUNKS;
+    change(a);
+    return planted_launch(order, static_cast<unsigned>((a.warps + CACHE_WARPS - 1) / CACHE_WARPS), CACHE_THREADS,
+                          sizeof(cache_shared), [&] { paged_write_kernel(a); });
+}
+
 void nothing(append_args &) {}
+void no_change(paged_write_args &) {}
 
 typedef std::function<bool(int order, bytes &out)> kernel_run;
 
@@ -125,8 +159,10 @@ const struct {
 
 void test_barriers_and_scales(void **)
 {
-    for (const auto &k : kinds)
+    for (const auto &k : kinds) {
         check_barrier(k.what, [&](int order, bytes &out) { return run_append(order, k.format, k.group_rows, nothing, out); });
+        check_barrier(k.what, [&](int order, bytes &out) { return run_paged(order, k.format, no_change, out); });
+    }
     check_barrier("query", run_query);
 }
 
@@ -153,6 +189,40 @@ void test_places(void **)
             if (f.change == faults[6].change && cache_scale_bytes(k.format, WIDTH) == 0)
                 continue; /* scales stand among the values */
             assert_true(run_append(0, k.format, k.group_rows, f.change, out));
+            if (out == right)
+                fail_msg("%s: %s: nobody sees it", k.what, f.what);
+        }
+    }
+}
+
+void test_pages(void **)
+{
+    static const struct {
+        const char *what;
+        void      (*change)(paged_write_args &);
+    } faults[] = {
+        {"the next page", [](paged_write_args &a) { a.p.pages++; }},
+        {"the next position", [](paged_write_args &a) { a.p.first++; }},
+        {"the position in front", [](paged_write_args &a) { a.p.first--; }},
+        {"pages of one row more", [](paged_write_args &a) { a.p.page_rows++; }},
+        {"the next byte", [](paged_write_args &a) { a.p.page_off++; }},
+        {"a chunk less", [](paged_write_args &a) { a.warps--; }},
+        {"a chunk more", [](paged_write_args &a) { a.warps++; }},
+        {"a head less", [](paged_write_args &a) { a.p.n_kv_heads--; }},
+        {"keys for values", [](paged_write_args &a) { a.p.v = a.p.k; }},
+        {"rows of keys", [](paged_write_args &a) { a.p.k_row_stride++; }},
+        {"rows of values", [](paged_write_args &a) { a.p.v_row_stride = a.p.k_row_stride; }},
+        {"heads of keys", [](paged_write_args &a) { a.p.k_head_stride++; }},
+        {"heads of values", [](paged_write_args &a) { a.p.v_head_stride--; }},
+        {"longer rows", [](paged_write_args &a) { a.value_bytes++; }},
+    };
+
+    for (const auto &k : kinds) {
+        bytes right, out;
+
+        assert_true(run_paged(0, k.format, no_change, right));
+        for (const auto &f : faults) {
+            assert_true(run_paged(0, k.format, f.change, out));
             if (out == right)
                 fail_msg("%s: %s: nobody sees it", k.what, f.what);
         }
@@ -214,7 +284,7 @@ void test_timelines(void **)
 }
 
 const CMUnitTest tests[] = {cmocka_unit_test(test_barriers_and_scales), cmocka_unit_test(test_places),
-                            cmocka_unit_test(test_timelines)};
+                            cmocka_unit_test(test_pages), cmocka_unit_test(test_timelines)};
 
 } // namespace
 
