@@ -33,11 +33,11 @@ NEON_CFLAGS  ?= $(CHECK_CFLAGS) -fno-tree-vectorize
 FUZZ_SECONDS ?= 60
 # Test programs that also run on a device: with the memory of the test device "apart", which faults and finds whoever does not wait,
 # and on the emulated plug-in, whose sums have another order. What is left out asks for the CPU, or looks into the memory of sessions.
-APART_TESTS  ?= test_session test_snapshot_io test_snapshot_bytes test_api_session test_api_fork test_api_prefix test_api_replay \
+APART_TESTS  ?= test_session test_hosted test_snapshot_io test_snapshot_bytes test_api_session test_api_chunk* test_api_fork test_api_prefix test_api_replay \
                 test_api_snapshot* test_api_sync test_api_threads* test_api_work test_api_limits test_api_edges test_api_behaviour*
 APART_QUICK  ?= test_session test_api_session test_api_fork test_api_prefix test_api_sync
 # Test programs that the thread sanitizer runs.
-TSAN_TESTS   ?= test_base* test_threads* test_pool* test_host_tier_random test_api_session* test_api_threads*
+TSAN_TESTS   ?= test_base* test_threads* test_pool* test_host_tier_random test_api_session* test_api_threads* test_api_chunk* test_api_guest_more
 
 # The version is written in the public header and nowhere else.
 header_number = $(shell sed -n 's/^\#define $(1)  *\([0-9][0-9]*\).*/\1/p' include/kvcsa.h)
@@ -75,7 +75,13 @@ obj        = $(patsubst %.c,$(B)/obj/%.o,$(1))
 ARCH      := $(patsubst aarch64%,arm,$(patsubst x86_64%,x86,$(MACHINE)))
 LIB_SRC   := $(sort $(filter-out src/cli/%,$(wildcard src/*/*.c src/cpu/$(ARCH)/*.c $(if $(WINDOWS),src/base/win32/*.c))))
 CLI_SRC   := $(sort $(wildcard src/cli/*.c))
-EXAMPLES  := $(sort $(wildcard examples/*.c))
+# ggml is no part of this tree: its example is built where pkg-config finds it, or GGML_CFLAGS and GGML_LIBS say where it is.
+ifndef GGML_LIBS
+GGML_FOUND  := $(shell $(PKG_CONFIG) --exists 'ggml >= 0.9' 2>/dev/null && echo yes)
+GGML_CFLAGS := $(if $(GGML_FOUND),$(shell $(PKG_CONFIG) --cflags ggml))
+GGML_LIBS   := $(if $(GGML_FOUND),$(shell $(PKG_CONFIG) --libs ggml) -lggml-base)
+endif
+EXAMPLES  := $(sort $(filter-out $(if $(GGML_LIBS),,examples/ggml_%),$(wildcard examples/*.c)))
 # In C++; a cross build that has no C++ compiler leaves them out.
 CXX_EXAMPLES := $(sort $(wildcard examples/*.cc))
 API_TESTS := $(sort $(wildcard test/test_api_*.c))
@@ -143,6 +149,8 @@ $(B)/obj/src/cpu/x86/%_avx512.o: KV_CFLAGS += $(KERNEL_OPT) -mavx2 -mfma -mf16c 
 $(B)/obj/src/cpu/arm/%_neon.o: KV_CFLAGS += $(KERNEL_OPT)
 $(B)/obj/src/cpu/arm/%_dotprod.o: KV_CFLAGS += $(KERNEL_OPT) -march=armv8.2-a+dotprod
 
+# Its headers are not written for our warnings.
+$(B)/obj/examples/ggml_%.o: API_CFLAGS += $(patsubst -I%,-isystem%,$(GGML_CFLAGS))
 $(B)/obj/examples/%.o: examples/%.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
@@ -232,10 +240,13 @@ $(B)/kvcsa: $(CLI_OBJ) $(L)/$(DEVLIB)
 	$(call say,LD,$@)
 	$(Q)$(link_shared) -ljansson -lm
 	$(starter)
+# A path that the libraries of ggml look for each other in, too: they may lie anywhere.
+$(B)/examples/ggml_%: EXAMPLE_LIBS = $(GGML_LIBS) -Wl,--disable-new-dtags \
+  $(patsubst -L%,-Wl$(comma)-rpath$(comma)%,$(filter -L%,$(GGML_LIBS)))
 $(B)/examples/%: $(B)/obj/examples/%.o $(L)/$(DEVLIB)
 	@mkdir -p $(@D)
 	$(call say,LD,$@)
-	$(Q)$(link_shared) -lm -pthread
+	$(Q)$(link_shared) $(EXAMPLE_LIBS) -lm -pthread
 	$(starter)
 $(CXX_EXAMPLE_BIN): $(B)/examples/%: $(B)/obj/examples/%.o $(L)/$(DEVLIB)
 	@mkdir -p $(@D)
@@ -421,7 +432,7 @@ check-masks: deps
 
 NEON_CC ?= aarch64-linux-gnu-gcc
 neon-build:
-	+@$(call variant,neon,$(NEON_CFLAGS),all tests) CUDA_TESTS= CXX_EXAMPLES= CC=$(NEON_CC) AR=$(NEON_CC:gcc=ar)
+	+@$(call variant,neon,$(NEON_CFLAGS),all tests) CUDA_TESTS= CXX_EXAMPLES= GGML_LIBS= CC=$(NEON_CC) AR=$(NEON_CC:gcc=ar)
 check-neon: deps-all neon-build
 	@test/check_neon.sh $(B)/neon $(NEON_TESTS)
 
@@ -594,6 +605,7 @@ Variables
   TSAN_TESTS     programs that check-tsan runs; APART_QUICK: of APART_TESTS, those that check runs
   BENCH_ARGS     arguments of the benchmark
   LDDEFS         linker flag against undefined symbols                               [$(LDDEFS)]
+  GGML_CFLAGS GGML_LIBS   where ggml is, for its example; pkg-config is asked where they are not given
   CLANG PYTHON   clang for fuzz and check-werror; python for check-large and doc             [$(CLANG), $(PYTHON)]
 endef
 export HELP

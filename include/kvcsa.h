@@ -209,7 +209,8 @@ typedef struct kvcsa_model_info {
     uint32_t n_experts_per_token;
     uint32_t n_moe_layers;
     uint32_t cost_only;         /* 1 = this version has the plan of this family and computes its
-                                 * cost, and has no network for it */
+                                 * cost, and has no network for it; of kvcsa_model_from_plan: no
+                                 * operators for a layer */
     uint32_t span_tokens;       /* what kvcsa_session_hide and _get_mass count in: 8 x the largest
                                  * ratio that has an index; 0 = none has */
     uint32_t reserved;
@@ -288,7 +289,8 @@ typedef struct kvcsa_plan_row { /* what one layer keeps and reads; all sizes of 
     uint32_t state_heads;       /* linear attention: heads of the state */
     uint64_t state_bytes;       /* linear attention: of the whole state; does not grow */
     int32_t index_owner;        /* layer whose index keys are read; -1 = none */
-    uint32_t cost_only;         /* 1 = no kernels for such a layer in this version */
+    uint32_t cost_only;         /* 1 = no kernels for such a layer in this version, or, of a model
+                                 * that was opened, no network */
 } kvcsa_plan_row;
 
 typedef struct kvcsa_cost {     /* the five figures, see docs/architecture.md */
@@ -721,8 +723,12 @@ enum { /* kvcsa_session_params.flags */
     KVCSA_SESSION_WINDOW_ONLY = 2u, /* no entry is selected: every layer reads its window alone;
                                      * approximate, so known prefixes are not used. Likewise below
                                      * since 0.3 */
-    KVCSA_SESSION_TRACK_MASS = 4u   /* count what each span of tokens contributes to attention, for
+    KVCSA_SESSION_TRACK_MASS = 4u,  /* count what each span of tokens contributes to attention, for
                                      * kvcsa_session_get_mass; does not change results */
+    KVCSA_SESSION_CACHE_ONLY = 8u   /* the host computes (kvcsa_chunk_begin), kvcsa_pool_step does
+                                     * not; for models without weights, and for nothing else. Hosts
+                                     * with other weights for one config.json need another salt.
+                                     * Since 0.4 */
 };
 
 typedef struct kvcsa_session_params {
@@ -1119,7 +1125,7 @@ KVCSA_API kvcsa_status kvcsa_model_estimate(const kvcsa_model *model,
 /**
  * Length of the longest known prefix of `tokens`. It may end inside a block.
  *
- * Status:  ERR_ARG; ERR_UNSUPPORTED plan-only model.   Thread: shared.   Since: 0.2
+ * Status:  ERR_ARG.   Thread: shared.   Since: 0.2
  */
 KVCSA_API kvcsa_status kvcsa_prefix_match(kvcsa_pool *pool, const kvcsa_model *model, uint64_t salt,
                                           const int32_t *tokens, size_t n_tokens,
@@ -1142,7 +1148,7 @@ KVCSA_API kvcsa_status kvcsa_prefix_publish(kvcsa_session *session, uint64_t *n_
  *
  * @param n_pinned  tokens whose blocks are pinned: the known prefix in whole blocks; 0 = none is
  *                  known. Unpin with the first n_pinned tokens. May be NULL.
- * Status:  ERR_ARG; ERR_UNSUPPORTED.   Thread: shared.   Since: 0.2
+ * Status:  ERR_ARG.   Thread: shared.   Since: 0.2
  */
 KVCSA_API kvcsa_status kvcsa_prefix_pin(kvcsa_pool *pool, const kvcsa_model *model, uint64_t salt,
                                         const int32_t *tokens, size_t n_tokens, size_t *n_pinned,
@@ -1165,7 +1171,7 @@ KVCSA_API kvcsa_status kvcsa_prefix_unpin(kvcsa_pool *pool, const kvcsa_model *m
  * @param model          NULL = every prefix of the pool (tokens must be NULL too).
  * @param tokens         NULL with n_tokens 0 = every prefix of model and salt.
  * @param n_freed_bytes  of the budget, host_bytes not among them. May be NULL.
- * Status:  ERR_ARG; ERR_UNSUPPORTED.   Thread: shared.   Since: 0.2
+ * Status:  ERR_ARG.   Thread: shared.   Since: 0.2
  */
 KVCSA_API kvcsa_status kvcsa_prefix_forget(kvcsa_pool *pool, const kvcsa_model *model,
                                            uint64_t salt, const int32_t *tokens, size_t n_tokens,
@@ -1709,6 +1715,223 @@ KVCSA_API kvcsa_status kvcsa_synth_checkpoint(const char *config, const char *di
                                               const kvcsa_synth_params *params,
                                               kvcsa_synth_info *info, kvcsa_error *err);
 
+/* ------------------------------------------------------------------ a network of the host's own */
+
+/* A host that computes by itself uses sessions for their cache alone (KVCSA_SESSION_CACHE_ONLY).
+ * Tokens are appended as ever, so that known prefixes, forks, rewinds, snapshots and tiers work as
+ * they do for everybody; where kvcsa_pool_step would compute rows, the host does:
+ *
+ *   kvcsa_chunk_begin    which rows come next; what is known of them has been adopted
+ *   of every layer, in ascending order:
+ *     kvcsa_chunk_write   its entries, index keys and window rows
+ *     kvcsa_chunk_select  where it makes a selection
+ *     kvcsa_chunk_attend  softmax over its window and the selected entries, or over all positions
+ *   kvcsa_chunk_commit   the session holds these tokens now; or kvcsa_chunk_abandon
+ *
+ * While a chunk is open, every other call on its session gives KVCSA_ERR_BUSY, but for release,
+ * cancel, kvcsa_session_length and kvcsa_session_read_rows. Rows are the host's floats: it rotates
+ * keys and queries, and rotates back what it attends to if values carry a rotation.
+ * See docs/guide-own-network.md. */
+
+typedef struct kvcsa_plan_params {
+    size_t struct_size;
+    const kvcsa_allocator *allocator; /* NULL = libc */
+    const kvcsa_log *log;             /* NULL = silent */
+    const char *name;                 /* kvcsa_model_info.architecture; NULL = "plan" */
+    uint64_t identity;                /* of the weights that make the rows. Sessions share where
+                                       * rows, name and identity are the same */
+    uint64_t max_tokens;              /* context limit, at most 2^32 - 1, which 0 means too */
+    uint32_t block_tokens;            /* as in kvcsa_model_params */
+    uint32_t vocab_tokens;            /* token ids are below; 0 = any of 0 .. 2^31 - 1 */
+} kvcsa_plan_params;
+
+/** Fill params with defaults.  Thread: any.  Since: 0.4 */
+KVCSA_API void kvcsa_plan_params_default(kvcsa_plan_params *params, size_t struct_size);
+
+/**
+ * A model from a cache plan alone: cost, estimates and KVCSA_SESSION_CACHE_ONLY sessions work with
+ * it. (kvcsa_model_open with KVCSA_MODEL_PLAN_ONLY makes one from a config.json.)
+ *
+ * What follows from other fields may be 0: entry_bytes, index_bytes, window_bytes, pending_bytes,
+ * a single kv_heads, the value_width of KVCSA_VALUE_ALIAS; where they are not, they must be right.
+ * cost_only is not read. A field without a meaning in its row must be 0. Fields of a row say nothing
+ * of the layer in front of it: give each in full, owners as layer numbers, -1 for none.
+ *
+ * @param rows    [n_rows], layer 0 first; all with the struct_size of the first one, which is their
+ *                distance too. Copied.
+ * @param n_rows  1..1024.
+ * Status:  ERR_ARG; ERR_FORMAT a row breaks a rule of plans (text names layer, field, value and
+ *          limit); ERR_UNSUPPORTED a struct is larger than known and not zero there; ERR_NOMEM.
+ * Thread:  any.   Owner: the caller owns *out.   Source: docs/formats.md "Plan rows".   Since: 0.4
+ */
+KVCSA_API kvcsa_status kvcsa_model_from_plan(const kvcsa_plan_row *rows, size_t n_rows,
+                                             const kvcsa_plan_params *params, kvcsa_model **out,
+                                             kvcsa_error *err);
+
+typedef struct kvcsa_chunk_info { /* the rows that are to be computed */
+    size_t struct_size;         /* set by the caller */
+    uint64_t position;          /* of the first row */
+    uint64_t n_queued;          /* tokens of the session that are left to come after these */
+    const int32_t *tokens;      /* i32 [n_rows]; likewise below the session's, until the chunk is
+                                 * closed */
+    const uint64_t *first_rows; /* u64 [n_layers + 1]: of a layer, window rows are wanted from
+                                 * position first_rows[layer] on, queries from first_rows[layer + 1]
+                                 * on; those below are not looked at */
+    uint32_t n_rows;            /* 0 = nothing is to be computed, and no chunk is open */
+    uint32_t replay;            /* 1 = the session holds these tokens; entries and index keys are
+                                 * there, windows are made anew. Or it is the last token alone, for
+                                 * its output, where all of an append was known or after a
+                                 * rewind */
+} kvcsa_chunk_info;
+
+/**
+ * Open a chunk: the next rows of what was appended, or of windows that have to be rebuilt first.
+ * Known prefixes are adopted here (kvcsa_session_get_reuse tells).
+ *
+ * @param session   made with KVCSA_SESSION_CACHE_ONLY.
+ * @param max_rows  0 = chunk_tokens of the session, which bounds it in any case.
+ * Status:  ERR_ARG the session is not cache-only; ERR_BUSY a chunk is open; ERR_FULL, ERR_NOMEM,
+ *          ERR_BACKEND: the queue is as it was; ERR_CANCELLED kvcsa_session_cancel was called: the
+ *          queue is empty, the session as before the append.
+ * Thread:  one.   Since: 0.4
+ */
+KVCSA_API kvcsa_status kvcsa_chunk_begin(kvcsa_session *session, uint32_t max_rows,
+                                         kvcsa_chunk_info *info, kvcsa_error *err);
+
+typedef struct kvcsa_rows { /* f32 [n, heads, width]; the channels of a head lie side by side.
+                             * Frozen */
+    const float *data;  /* NULL = there are none */
+    size_t row_stride;  /* floats from a row to the next; 0 = heads x width */
+    size_t head_stride; /* floats from a head to the next; 0 = width */
+} kvcsa_rows;
+enum { /* flags of kvcsa_chunk_rows, _queries and _attention */
+    KVCSA_ROWS_ON_DEVICE = 1u /* data and out are pointers of the pool's device. Whatever fills them
+                               * has finished; results are there when the call returns */
+};
+
+typedef struct kvcsa_chunk_rows { /* zero it and set struct_size; likewise below */
+    size_t struct_size;
+    kvcsa_rows key;       /* [n_entries, kv_heads, entry_width] of the entries that the rows
+                           * complete: numbers position / ratio .. (position + n_rows) / ratio - 1;
+                           * of layers that own entries, but not in a replay */
+    kvcsa_rows value;     /* [n_entries, kv_heads, value_width] likewise, with KVCSA_VALUE_OWN */
+    kvcsa_rows index_key; /* [n_entries, 1, index_width] likewise, where index_bytes is not 0 */
+    kvcsa_rows window;    /* [n_rows, 1, width], where the layer has a window: entry_width, or,
+                           * without entries (ratio 0), as many channels as window_bytes hold */
+    kvcsa_rows pending;   /* [n_rows, 1, pending_bytes / 4 / (ratio - 1)] what the host wants of the
+                           * rows of an entry when a later chunk completes it
+                           * (KVCSA_READ_PENDING), where pending_bytes is not 0 */
+    uint32_t flags;       /* KVCSA_ROWS_* */
+    uint32_t reserved;    /* 0 */
+} kvcsa_chunk_rows;
+
+/**
+ * Quantise and store what a layer makes of the open chunk. Needed once of every layer that owns
+ * entries or has a window, before anything attends to it; a second time replaces the first.
+ *
+ * Status:  ERR_ARG no chunk is open, no such layer, rows missing, or given where there are none;
+ *          ERR_UNSUPPORTED flags, or a device where the pool has none; ERR_NOMEM; ERR_BACKEND. The
+ *          chunk stays open.
+ * Thread:  one.   Since: 0.4
+ */
+KVCSA_API kvcsa_status kvcsa_chunk_write(kvcsa_session *session, uint32_t layer,
+                                         const kvcsa_chunk_rows *rows, kvcsa_error *err);
+
+typedef struct kvcsa_chunk_queries {
+    size_t struct_size;
+    kvcsa_rows query;   /* [n_rows, index_heads, index_width], rotated */
+    kvcsa_rows weights; /* [n_rows, 1, index_heads] of the heads' scores; times index_width^-0.5 x
+                         * index_heads^-0.5 here */
+    int32_t *ids;       /* i32 [n_rows, select_entries] out, the host's memory: the entries,
+                         * ascending, -1 behind them; NULL = not wanted */
+    uint32_t flags;     /* KVCSA_ROWS_* */
+    uint32_t reserved;  /* 0 */
+} kvcsa_chunk_queries;
+
+/**
+ * Score the index keys and select, with two levels where the plan has candidates. The selection
+ * serves the layer and those that inherit it, until the next one. Limits of the session and hidden
+ * spans hold.
+ *
+ * Status:  ERR_ARG no chunk is open, the layer makes no selection, the layers whose keys or
+ *          candidates it reads were not written or selected; otherwise as kvcsa_chunk_write().
+ * Thread:  one.   Since: 0.4
+ */
+KVCSA_API kvcsa_status kvcsa_chunk_select(kvcsa_session *session, uint32_t layer,
+                                          const kvcsa_chunk_queries *queries, kvcsa_error *err);
+
+typedef struct kvcsa_chunk_attention {
+    size_t struct_size;
+    kvcsa_rows query;       /* [n_rows, n_heads, entry_width], rotated; with ratio 0 as wide as
+                             * window rows, as is out */
+    float *out;             /* f32 [n_rows, n_heads, value_width] */
+    size_t out_row_stride;  /* as in kvcsa_rows */
+    size_t out_head_stride;
+    const float *sink;      /* f32 [n_heads] logits in the denominator, the host's memory; NULL =
+                             * none */
+    uint32_t n_heads;       /* a multiple of kv_heads */
+    float scale;            /* of query x key; 0 = entry_width^-0.5 */
+    uint32_t flags;         /* KVCSA_ROWS_* */
+    uint32_t reserved;      /* 0 */
+} kvcsa_chunk_attention;
+
+/**
+ * Attention of the chunk's rows, each up to its own position. A window and selected entries share
+ * one softmax; with KVCSA_SELECT_ALL it goes over all entries, and n_heads / kv_heads query heads
+ * share a KV head. Rows of out below first_rows[layer + 1] stay as they are; out does not overlap
+ * query.
+ *
+ * Status:  ERR_ARG also where the layer was not written, or select was not called for the selection
+ *          that it uses; otherwise as kvcsa_chunk_write().
+ * Thread:  one.   Since: 0.4
+ */
+KVCSA_API kvcsa_status kvcsa_chunk_attend(kvcsa_session *session, uint32_t layer,
+                                          const kvcsa_chunk_attention *attention, kvcsa_error *err);
+
+/**
+ * Close the chunk: its tokens are the session's, full blocks are sealed and published.
+ *
+ * Status:  ERR_ARG no chunk is open, or a layer was not written: the chunk stays open.
+ *          ERR_CANCELLED: it is closed, the session is as before the append. ERR_NOMEM,
+ *          ERR_BACKEND: it is closed, the session as before the chunk, but for windows, which a
+ *          replay has to make anew.
+ * Thread:  one.   Since: 0.4
+ */
+KVCSA_API kvcsa_status kvcsa_chunk_commit(kvcsa_session *session, kvcsa_error *err);
+
+/**
+ * Close the chunk without a trace; its tokens are queued again. Without one nothing happens.
+ *
+ * Thread: one.   Since: 0.4
+ */
+KVCSA_API void kvcsa_chunk_abandon(kvcsa_session *session);
+
+enum { /* what kvcsa_session_read_rows reads of a layer, and what it counts rows in */
+    KVCSA_READ_KEYS = 1,       /* keys of entries: f32 [n, kv_heads, entry_width] */
+    KVCSA_READ_VALUES = 2,     /* values of entries: f32 [n, kv_heads, value_width]; with
+                                * KVCSA_VALUE_ALIAS and _PREFIX channels of the keys */
+    KVCSA_READ_INDEX_KEYS = 3, /* index keys of entries: f32 [n, index_width] */
+    KVCSA_READ_WINDOW = 4,     /* window rows of positions: f32 [n, entry_width]; as many as the
+                                * window has stand in front of the chunk, or at the end */
+    KVCSA_READ_PENDING = 5     /* pending rows of positions: f32 [n, pending_bytes / 4 / (ratio -
+                                * 1)], of the entry that is not complete */
+};
+
+/**
+ * Read rows of the cache back as floats, as attention sees them. Of a layer that reads another's
+ * entries or index keys, they are the owner's.
+ *
+ * @param first, n  entries or positions. Entries and index keys of an open chunk can be read once
+ *                  they are written.
+ * @param out       f32, see KVCSA_READ_*; the host's memory.
+ * @param cap       floats that there is room for at out.
+ * Status:  ERR_ARG no such layer or rows, the layer has none, or cap is too small; ERR_NOMEM;
+ *          ERR_BACKEND.   Thread: one.   Since: 0.4
+ */
+KVCSA_API kvcsa_status kvcsa_session_read_rows(kvcsa_session *session, uint32_t layer,
+                                               uint32_t what, uint64_t first, uint64_t n,
+                                               float *out, size_t cap, kvcsa_error *err);
+
 /* ------------------------------------------------------------------ all of it as one table */
 
 /* Every function above, for hosts that load the library by hand: dlopen, then one dlsym. New
@@ -1877,6 +2100,23 @@ typedef struct kvcsa_api {
     kvcsa_status (*synth_checkpoint)(const char *config, const char *directory,
                                      const kvcsa_synth_params *params, kvcsa_synth_info *info,
                                      kvcsa_error *err);
+    void (*plan_params_default)(kvcsa_plan_params *params, size_t struct_size);
+    kvcsa_status (*model_from_plan)(const kvcsa_plan_row *rows, size_t n_rows,
+                                    const kvcsa_plan_params *params, kvcsa_model **out,
+                                    kvcsa_error *err);
+    kvcsa_status (*chunk_begin)(kvcsa_session *session, uint32_t max_rows, kvcsa_chunk_info *info,
+                                kvcsa_error *err);
+    kvcsa_status (*chunk_write)(kvcsa_session *session, uint32_t layer,
+                                const kvcsa_chunk_rows *rows, kvcsa_error *err);
+    kvcsa_status (*chunk_select)(kvcsa_session *session, uint32_t layer,
+                                 const kvcsa_chunk_queries *queries, kvcsa_error *err);
+    kvcsa_status (*chunk_attend)(kvcsa_session *session, uint32_t layer,
+                                 const kvcsa_chunk_attention *attention, kvcsa_error *err);
+    kvcsa_status (*chunk_commit)(kvcsa_session *session, kvcsa_error *err);
+    void (*chunk_abandon)(kvcsa_session *session);
+    kvcsa_status (*session_read_rows)(kvcsa_session *session, uint32_t layer, uint32_t what,
+                                      uint64_t first, uint64_t n, float *out, size_t cap,
+                                      kvcsa_error *err);
 } kvcsa_api;
 
 /**

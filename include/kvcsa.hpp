@@ -1,6 +1,7 @@
 /* kvcsa for C++17: the functions of kvcsa.h as types that own what they hold. Header only.
  *
  *   model, pool, session, text_stream, compare   move-only handles; the destructor releases
+ *   chunk               rows of a host's own network; the destructor abandons what is not committed
  *   status, result<T>   what a call answers: the error record, or a value
  *   view<T>             pointer and count; made from any contiguous container, std::span included
  *   buffer<T>           an array that a call has made
@@ -547,6 +548,7 @@ template <class P, void (*Default)(P *, std::size_t)> struct params : P {
 } /* namespace detail */
 
 using model_params = detail::params<kvcsa_model_params, kvcsa_model_params_default>;
+using plan_params = detail::params<kvcsa_plan_params, kvcsa_plan_params_default>;
 using pool_params = detail::params<kvcsa_pool_params, kvcsa_pool_params_default>;
 using session_params = detail::params<kvcsa_session_params, kvcsa_session_params_default>;
 using append_params = detail::params<kvcsa_append_params, kvcsa_append_params_default>;
@@ -757,6 +759,56 @@ private:
 };
 template <class F> logits_hook<F> on_logits(F f) { return logits_hook<F>(std::move(f)); }
 
+/* ------------------------------------------------------------------ plans */
+
+/* Rows of a plan for model::from_plan; a row is a kvcsa_plan_row, to be changed at will. */
+
+/* A row that keeps nothing: its size is set, and owners are -1. */
+inline kvcsa_plan_row empty_row(std::uint32_t layer) noexcept
+{
+    kvcsa_plan_row r = {};
+    r.struct_size = sizeof r;
+    r.layer = static_cast<std::int32_t>(layer);
+    r.kv_owner = r.select_owner = r.index_owner = -1;
+    return r;
+}
+/* Grouped heads: every position has a key and a value of `width` channels for each KV head, and
+ * queries read all. */
+inline kvcsa_plan_row heads_row(std::uint32_t layer, std::uint32_t kv_heads, std::uint32_t width,
+                                std::uint32_t format = KVCSA_FORMAT_F32) noexcept
+{
+    kvcsa_plan_row r = empty_row(layer);
+    r.kv_owner = r.layer;
+    r.select = KVCSA_SELECT_ALL;
+    r.ratio = 1;
+    r.kv_heads = kv_heads;
+    r.entry_width = r.value_width = width;
+    r.entry_format = r.value_format = format;
+    r.value_kind = KVCSA_VALUE_OWN;
+    return r;
+}
+/* One latent that is key and value: queries read the last `window_tokens` positions, and of the
+ * entries, each made of `ratio` positions, the `select_entries` that an index finds. index_heads
+ * and index_width are left to be set. */
+inline kvcsa_plan_row sparse_row(std::uint32_t layer, std::uint32_t width, std::uint32_t ratio,
+                                 std::uint32_t window_tokens, std::uint32_t select_entries,
+                                 std::uint32_t format = KVCSA_FORMAT_FP4_E4M3_G16) noexcept
+{
+    kvcsa_plan_row r = empty_row(layer);
+    r.kv_owner = r.select_owner = r.index_owner = r.layer;
+    r.select = KVCSA_SELECT_OWN;
+    r.ratio = ratio;
+    r.pool_kind = ratio > 1 ? KVCSA_POOLING_GATED : KVCSA_POOLING_NONE;
+    r.kv_heads = 1;
+    r.entry_width = r.value_width = width;
+    r.entry_format = format;
+    r.index_format = KVCSA_FORMAT_FP4_E8M0_G32;
+    r.select_entries = select_entries;
+    r.window_tokens = window_tokens;
+    r.window_format = KVCSA_FORMAT_FP8_E8M0_G32;
+    return r;
+}
+
 /* ------------------------------------------------------------------ model */
 
 class model : public detail::handle<kvcsa_model, kvcsa_model_release> {
@@ -768,6 +820,14 @@ public:
     {
         return detail::make<model>([&](kvcsa_model **out, kvcsa_error *e) {
             return kvcsa_model_open(path.get(), &p, out, e);
+        });
+    }
+    /* From a cache plan alone, for a network of the host's own: a row a layer. */
+    static result<model> from_plan(view<const kvcsa_plan_row> rows,
+                                   const kvcsa_plan_params &p = plan_params()) noexcept
+    {
+        return detail::make<model>([&](kvcsa_model **out, kvcsa_error *e) {
+            return kvcsa_model_from_plan(rows.data(), rows.size(), &p, out, e);
         });
     }
     /* Strings in it belong to the model. */
@@ -1070,6 +1130,141 @@ private:
                      view<kvcsa_step_result> results, F &f) noexcept;
 };
 
+/* ------------------------------------------------------------------ chunk */
+
+namespace detail {
+/* A C struct that begins with its size and is zero otherwise. */
+template <class S> struct zeroed : S {
+    zeroed() noexcept : S() { this->struct_size = sizeof(S); }
+};
+} /* namespace detail */
+
+using chunk_rows = detail::zeroed<kvcsa_chunk_rows>;
+using chunk_queries = detail::zeroed<kvcsa_chunk_queries>;
+using chunk_attention = detail::zeroed<kvcsa_chunk_attention>;
+
+/* Rows of floats with strides, in floats: from a row to the next (0 = heads x width) and from a
+ * head to the next (0 = width). The plan knows how many there are; nobody checks that they are. */
+inline kvcsa_rows rows(view<const float> data, std::size_t row_stride = 0,
+                       std::size_t head_stride = 0) noexcept
+{
+    return {data.data(), row_stride, head_stride};
+}
+
+/* The rows that a host computes next (session::chunk). One that goes without commit() is abandoned.
+ * False, and closed, if nothing is to be computed. Not longer than its session. */
+class chunk {
+public:
+    chunk() noexcept = default;
+    chunk(kvcsa_session *open, const kvcsa_chunk_info &info) noexcept : open_(open), info_(info) {}
+    chunk(chunk &&o) noexcept
+        : open_(std::exchange(o.open_, nullptr)), info_(std::exchange(o.info_, {}))
+    {
+    }
+    chunk &operator=(chunk &&o) noexcept
+    {
+        if (this != &o) {
+            abandon();
+            open_ = std::exchange(o.open_, nullptr);
+            info_ = std::exchange(o.info_, {});
+        }
+        return *this;
+    }
+    chunk(const chunk &) = delete;
+    chunk &operator=(const chunk &) = delete;
+    ~chunk() { abandon(); }
+
+    explicit operator bool() const noexcept { return open_ != nullptr; } /* it is open */
+    std::uint64_t position() const noexcept { return info_.position; }
+    std::uint64_t n_queued() const noexcept { return info_.n_queued; }
+    std::uint32_t rows() const noexcept { return info_.n_rows; }
+    bool replay() const noexcept { return info_.replay != 0; }
+    /* The session's, until the chunk is closed; likewise below. */
+    tokens_view tokens() const noexcept
+    {
+        return open_ ? tokens_view(info_.tokens, info_.n_rows) : tokens_view();
+    }
+    /* u64 [n_layers + 1]; null if it is closed. */
+    const std::uint64_t *first_rows() const noexcept { return open_ ? info_.first_rows : nullptr; }
+
+    status write(std::uint32_t layer, const kvcsa_chunk_rows &what) noexcept
+    {
+        return with_open([&](kvcsa_session *s, kvcsa_error *e) {
+            return kvcsa_chunk_write(s, layer, &what, e);
+        });
+    }
+    /* Grouped heads: keys and values of the rows, and nothing else. */
+    status write(std::uint32_t layer, const kvcsa_rows &key, const kvcsa_rows &value) noexcept
+    {
+        chunk_rows r;
+        r.key = key;
+        r.value = value;
+        return write(layer, r);
+    }
+    status select(std::uint32_t layer, const kvcsa_chunk_queries &q) noexcept
+    {
+        return with_open([&](kvcsa_session *s, kvcsa_error *e) {
+            return kvcsa_chunk_select(s, layer, &q, e);
+        });
+    }
+    /* ids: i32 [rows, select_entries]; empty = not wanted. */
+    status select(std::uint32_t layer, const kvcsa_rows &query, const kvcsa_rows &weights,
+                  view<std::int32_t> ids = {}) noexcept
+    {
+        chunk_queries q;
+        q.query = query;
+        q.weights = weights;
+        q.ids = ids.empty() ? nullptr : ids.data();
+        return select(layer, q);
+    }
+    status attend(std::uint32_t layer, const kvcsa_chunk_attention &a) noexcept
+    {
+        return with_open([&](kvcsa_session *s, kvcsa_error *e) {
+            return kvcsa_chunk_attend(s, layer, &a, e);
+        });
+    }
+    /* out: f32 [rows, n_heads, value_width]. sink: a logit a head, or none. */
+    status attend(std::uint32_t layer, const kvcsa_rows &query, std::uint32_t n_heads,
+                  view<float> out, view<const float> sink = {}, float scale = 0) noexcept
+    {
+        if (!sink.empty() && sink.size() != n_heads)
+            return status::failure(KVCSA_ERR_ARG, "sink: as many logits as heads, or none");
+        chunk_attention a;
+        a.query = query;
+        a.out = out.data();
+        a.sink = sink.empty() ? nullptr : sink.data();
+        a.n_heads = n_heads;
+        a.scale = scale;
+        return attend(layer, a);
+    }
+    /* It is closed afterwards, but if a layer was not written (KVCSA_ERR_ARG). */
+    status commit() noexcept
+    {
+        status s = with_open(
+            [](kvcsa_session *of, kvcsa_error *e) { return kvcsa_chunk_commit(of, e); });
+
+        if (s.code() != KVCSA_ERR_ARG && s.code() != KVCSA_ERR_BUSY)
+            open_ = nullptr;
+        return s;
+    }
+    void abandon() noexcept
+    {
+        if (open_)
+            kvcsa_chunk_abandon(std::exchange(open_, nullptr));
+    }
+
+private:
+    /* A chunk that is closed must not reach the one that its session has opened since. */
+    template <class Fn> status with_open(Fn &&fn) noexcept
+    {
+        if (!open_)
+            return status::failure(KVCSA_ERR_ARG, "the chunk is closed");
+        return detail::call([&](kvcsa_error *e) { return fn(open_, e); });
+    }
+    kvcsa_session *open_ = nullptr;
+    kvcsa_chunk_info info_ = {};
+};
+
 /* ------------------------------------------------------------------ session */
 
 class session : public detail::handle<kvcsa_session, kvcsa_session_release> {
@@ -1209,6 +1404,25 @@ public:
     {
         return detail::get<std::uint64_t>([&](std::uint64_t &n, kvcsa_error *e) {
             return kvcsa_prefix_publish(get(), &n, e);
+        });
+    }
+
+    /* The rows that the host is to compute next; of sessions with KVCSA_SESSION_CACHE_ONLY. */
+    result<kvcsa::chunk> chunk(std::uint32_t max_rows = 0) noexcept
+    {
+        auto info = detail::get_struct<kvcsa_chunk_info>([&](kvcsa_chunk_info *i, kvcsa_error *e) {
+            return kvcsa_chunk_begin(get(), max_rows, i, e);
+        });
+        if (!info.ok())
+            return std::move(info).error();
+        return kvcsa::chunk(info->n_rows ? get() : nullptr, *info);
+    }
+    /* what: KVCSA_READ_*. Entries or positions first .. first + n - 1, as floats. */
+    status read_rows(std::uint32_t layer, std::uint32_t what, std::uint64_t first, std::uint64_t n,
+                     view<float> out) noexcept
+    {
+        return detail::call([&](kvcsa_error *e) {
+            return kvcsa_session_read_rows(get(), layer, what, first, n, out.data(), out.size(), e);
         });
     }
 

@@ -83,6 +83,8 @@ refuse() { # CODE WHY
     "${compilers[0]}" -std=c++17 $strict -fsyntax-only "$tmp/bad.cc" 2>/dev/null && complain "compiles, and should not ($2): $1"
 }
 refuse 'kvcsa::session t = s; (void)t;' 'a handle has one owner'
+refuse 'kvcsa::chunk c, d = c; (void)d;' 'a chunk has one owner'
+refuse 'kvcsa::chunk c; c.commit();' 'an ignored status'
 refuse 'p.step(s);' 'an ignored status'
 refuse 's.append(1);' 'an ignored result'
 refuse '(void)p.step(s, [](kvcsa_session *, std::uint64_t, std::uint64_t) { return true; });' 'a bool that may mean both'

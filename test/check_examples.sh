@@ -7,7 +7,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 2
 build=${1:-build} libs=${2:-lib}
-tiny=examples/models/tiny
+tiny=(examples/models/tiny) # what examples are given first
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
 bad=0
@@ -31,7 +31,7 @@ more=() # arguments behind the model
 run() { # NAME PATTERN...: it succeeds, says nothing on stderr, and every pattern is a line of its output
     local name=$1 pattern
     shift
-    "${watch[@]}" "$build/examples/$name" "$tiny" "${more[@]}" </dev/null >"$tmp/$name.out" 2>"$tmp/$name.err" ||
+    "${watch[@]}" "$build/examples/$name" "${tiny[@]}" "${more[@]}" </dev/null >"$tmp/$name.out" 2>"$tmp/$name.err" ||
         complain "$name failed with status $?"
     balanced "$name"
     [ -s "$tmp/$name.err" ] && { complain "$name complains:"; cat "$tmp/$name.err"; }
@@ -68,6 +68,16 @@ sed '1,/ computed in /d' "$tmp/desktop_notes.out" | cmp -s - "$tmp/answer" ||
     complain "desktop_notes: another answer at the second start"
 [ -s "$tmp/answer" ] || complain "desktop_notes says nothing"
 more=()
+
+# A network of its own: no model is read.
+model=("${tiny[@]}") tiny=()
+run bring_your_own '^f32 entries: 4096 bytes a token' '^second +[0-9]+ +[1-9][0-9]* +[0-9]+ ' '^other weights +[0-9]+ +0$' \
+    '^back, once more +[0-9]+ +0 +49 ' '^5 texts .*; 5 of them' '^0 bytes are left'
+more=(q8_0)
+run bring_your_own '^q8_0 entries: 1088 bytes a token' '^second +[0-9]+ +[1-9][0-9]* ' '^5 texts ' '^0 bytes are left'
+more=() tiny=("${model[@]}")
+"$build/examples/bring_your_own" fp5 >"$tmp/out" 2>"$tmp/err"
+[ $? -eq 2 ] && grep -q '^usage: ' "$tmp/err" || complain "bring_your_own does not say what is wrong with a format"
 
 # A wrong call is explained, as by any program.
 for name in share_prefix branch host_allocator game_loop desktop_notes; do

@@ -776,7 +776,7 @@ static void test_create_refuses_bad_calls(void **state)
     assert_fails(kvcsa_session_create(pool, NULL, NULL, &s, &err), KVCSA_ERR_ARG, "model is NULL");
     assert_fails(kvcsa_session_create(pool, m, NULL, NULL, &err), KVCSA_ERR_ARG, "out is NULL");
     kvcsa_session_params_default(&sp, sizeof sp);
-    sp.flags = 8;
+    sp.flags = 16;
     assert_fails(kvcsa_session_create(pool, m, &sp, &s, &err), KVCSA_ERR_UNSUPPORTED, "flags");
     kvcsa_model_params_default(&mp, sizeof mp);
     mp.flags = KVCSA_MODEL_PLAN_ONLY;

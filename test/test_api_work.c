@@ -555,9 +555,9 @@ static void test_limits_of_a_session(void **state)
     assert_fails(kvcsa_session_create(f->pool, f->model, &p, &s, &err), KVCSA_ERR_ARG,
                  "candidate_blocks is 4");
     p.candidate_blocks = 0;
-    p.flags = 8;
+    p.flags = 16;
     assert_fails(kvcsa_session_create(f->pool, f->model, &p, &s, &err), KVCSA_ERR_UNSUPPORTED,
-                 "0x8");
+                 "0x10");
     for (int i = 0; i < 3; i++) { /* the plan's own limits are none */
         p = session_defaults();
         p.select_entries = i == 0 ? 8 : i == 1 ? 4 : 0;

@@ -537,6 +537,219 @@ void test_everything_else()
     CHECK(WANT(c.figures()).n_rows == 1 && WANT(c.figures()).kl_mean > 0);
 }
 
+// A host's own network: two layers of grouped heads whose rows depend on the token and its position.
+struct own {
+    static constexpr std::uint32_t n_layers = 2, kv_heads = 2, n_heads = 4, width = 32, block = 16;
+    enum { KEY, VALUE, QUERY };
+    kvcsa::model model = WANT(kvcsa::model::from_plan(rows(), params(1)));
+    kvcsa::pool  pool = WANT(kvcsa::pool::create(host::params()));
+
+    static std::array<kvcsa_plan_row, n_layers> rows()
+    {
+        return {kvcsa::heads_row(0, kv_heads, width), kvcsa::heads_row(1, kv_heads, width)};
+    }
+    static kvcsa::plan_params params(std::uint64_t identity)
+    {
+        kvcsa::plan_params p;
+        p.block_tokens = block;
+        p.identity = identity;
+        return p;
+    }
+    kvcsa::session session(kvcsa::pool &in)
+    {
+        kvcsa::session_params p;
+        p.flags = KVCSA_SESSION_CACHE_ONLY;
+        return WANT(kvcsa::session::create(in, model, p));
+    }
+    static float channel(int what, std::uint32_t layer, std::int32_t token, std::uint64_t position, std::uint32_t c)
+    {
+        const double x = 0.7 * token + 1.3 * c + 0.9 * layer + 2.1 * what + 0.05 * static_cast<double>(position) * (1 + c % 3);
+        return static_cast<float>(std::sin(x));
+    }
+    static std::vector<float> make(int what, std::uint32_t layer, kvcsa::tokens_view t, std::uint64_t first, std::uint32_t heads)
+    {
+        std::vector<float> v;
+        for (std::size_t i = 0; i < t.size(); i++)
+            for (std::uint32_t c = 0; c < heads * width; c++)
+                v.push_back(channel(what, layer, t[i], first + i, c));
+        return v;
+    }
+    // Largest difference between a row of attention and a plain softmax over the text up to it.
+    static double error(const float *out, std::uint32_t layer, kvcsa::tokens_view text, std::uint64_t position, std::uint32_t head)
+    {
+        const std::uint32_t at = head / (n_heads / kv_heads) * width;
+        std::vector<double> w(position + 1), sum(width);
+        double              top = -1e9, total = 0, worst = 0;
+
+        for (std::uint64_t j = 0; j <= position; j++) {
+            for (std::uint32_t c = 0; c < width; c++)
+                w[j] += static_cast<double>(channel(QUERY, layer, text[position], position, head * width + c)) *
+                        static_cast<double>(channel(KEY, layer, text[j], j, at + c)) / std::sqrt(32.0);
+            top = std::max(top, w[j]);
+        }
+        for (std::uint64_t j = 0; j <= position; j++) {
+            total += w[j] = std::exp(w[j] - top);
+            for (std::uint32_t c = 0; c < width; c++)
+                sum[c] += w[j] * static_cast<double>(channel(VALUE, layer, text[j], j, at + c));
+        }
+        for (std::uint32_t c = 0; c < width; c++)
+            worst = std::max(worst, std::abs(sum[c] / total - static_cast<double>(out[head * width + c])));
+        return worst;
+    }
+    static void write(kvcsa::chunk &chunk)
+    {
+        for (std::uint32_t l = 0; l < n_layers; l++) {
+            const auto k = make(KEY, l, chunk.tokens(), chunk.position(), kv_heads);
+            const auto v = make(VALUE, l, chunk.tokens(), chunk.position(), kv_heads);
+            WANT(chunk.write(l, kvcsa::rows(k), kvcsa::rows(v)));
+        }
+    }
+    // All that is queued of a session that is to hold `text`; how many rows that was.
+    std::size_t compute(kvcsa::session &s, kvcsa::tokens_view text, std::uint32_t max_rows = 0)
+    {
+        std::size_t n = 0;
+        while (n_bad == 0) {
+            kvcsa::chunk chunk = WANT(s.chunk(max_rows));
+            if (!chunk)
+                break;
+            CHECK(!chunk.replay() && chunk.first_rows() != nullptr && chunk.rows() == chunk.tokens().size());
+            CHECK(std::equal(chunk.tokens().begin(), chunk.tokens().end(), text.from(chunk.position()).begin()));
+            write(chunk);
+            for (std::uint32_t l = 0; l < n_layers; l++) {
+                const auto         q = make(QUERY, l, chunk.tokens(), chunk.position(), n_heads);
+                std::vector<float> out(q.size());
+                WANT(chunk.attend(l, kvcsa::rows(q), n_heads, out));
+                for (std::uint32_t i = 0; i < chunk.rows(); i++)
+                    for (std::uint32_t h = 0; h < n_heads; h++) // f32 sums of at most 64 terms, and the exponent's error
+                        CHECK(error(&out[i * n_heads * width], l, text, chunk.position() + i, h) < 2e-5);
+            }
+            n += chunk.rows();
+            WANT(chunk.commit());
+            CHECK(!chunk && chunk.tokens().empty());
+        }
+        CHECK(s.length() == text.size());
+        return n;
+    }
+};
+
+std::vector<std::int32_t> own_text()
+{
+    std::vector<std::int32_t> t;
+    for (int i = 0; i < 45; i++)
+        t.push_back(3 + i * i % 41);
+    return t;
+}
+
+void test_own_network()
+{
+    own        o;
+    const auto text = own_text();
+    CHECK(std::string_view(WANT(o.model.info()).architecture) == "plan" && WANT(o.model.plan_row(1)).kv_owner == 1);
+    kvcsa::session a = o.session(o.pool);
+    WANT(a.append(text));
+    CHECK(o.compute(a, text, 7) == text.size());
+
+    // A second session adopts what the first has computed.
+    std::vector<std::int32_t> other(text.begin(), text.begin() + 36);
+    other.insert(other.end(), {1, 2, 3});
+    kvcsa::session b = o.session(o.pool);
+    WANT(b.append(other));
+    const std::size_t n_computed = o.compute(b, other);
+    const auto        reuse = WANT(b.reuse());
+    CHECK(reuse.n_adopted >= 2 * own::block && reuse.n_adopted + n_computed == other.size());
+
+    // Fork, rewind, save and load.
+    std::vector<std::int32_t> branch(text.begin(), text.begin() + 21);
+    kvcsa::session            f = WANT(a.fork(21));
+    branch.insert(branch.end(), {9, 8});
+    WANT(f.append(kvcsa::tokens_view(branch).from(21)));
+    CHECK(o.compute(f, branch) == 2);
+    WANT(f.rewind(18));
+    branch.resize(18);
+    branch.push_back(4);
+    WANT(f.append(4));
+    CHECK(o.compute(f, branch) == 1);
+    WANT(a.save(path_of("own.kvcsa")));
+    kvcsa::pool    elsewhere = WANT(kvcsa::pool::create(host::params()));
+    kvcsa::session c = o.session(elsewhere);
+    CHECK(WANT(c.load(path_of("own.kvcsa"))).n_tokens == text.size());
+    auto longer = text;
+    longer.push_back(11);
+    WANT(c.append(11));
+    CHECK(o.compute(c, longer) <= own::block + 1);
+    const auto stranger = WANT(kvcsa::model::from_plan(own::rows(), own::params(2)));
+    CHECK(WANT(o.pool.prefixes(stranger).match(text)) == 0 && WANT(o.pool.prefixes(o.model).match(text)) > 0);
+
+    // What was written can be read, and strides are those of the caller.
+    std::vector<float> keys(3 * own::kv_heads * own::width);
+    WANT(a.read_rows(1, KVCSA_READ_KEYS, 40, 3, keys));
+    CHECK(keys == own::make(own::KEY, 1, kvcsa::tokens_view(text).from(40).first(3), 40, own::kv_heads));
+    CHECK(a.read_rows(1, KVCSA_READ_KEYS, 40, 3, kvcsa::view<float>(keys).first(5)).code() == KVCSA_ERR_ARG);
+    WANT(o.pool.check());
+}
+
+void test_chunks_end()
+{
+    own            o;
+    const auto     text = own_text();
+    kvcsa::session s = o.session(o.pool);
+    WANT(s.append(text));
+    {
+        kvcsa::chunk dropped = WANT(s.chunk());
+        own::write(dropped);
+        CHECK(s.append(1).error().code() == KVCSA_ERR_BUSY && s.chunk().error().code() == KVCSA_ERR_BUSY);
+    }
+    CHECK(s.length() == 0); // as if nothing had been
+    kvcsa::chunk a = WANT(s.chunk(5));
+    CHECK(a && a.rows() == 5 && a.position() == 0 && a.n_queued() == 40);
+    CHECK(a.commit().code() == KVCSA_ERR_ARG && a); // nothing is written: it stays open
+    kvcsa::chunk b = std::move(a);
+    CHECK(!a && a.tokens().empty() && a.commit().code() == KVCSA_ERR_ARG && b.tokens().size() == 5);
+    own::write(b);
+    const std::vector<float> q(5 * own::n_heads * own::width), sink(own::n_heads - 1);
+    std::vector<float>       out(q.size());
+    CHECK(b.attend(0, kvcsa::rows(q), own::n_heads, out, sink).code() == KVCSA_ERR_ARG);
+    CHECK(b.attend(0, kvcsa::rows(q), own::n_heads - 1, out).code() == KVCSA_ERR_ARG);
+    CHECK(b.select(0, kvcsa::rows(q), kvcsa::rows(sink)).code() == KVCSA_ERR_ARG); // no selection is made here
+    WANT(b.commit());
+    CHECK(s.length() == 5 && b.write(0, kvcsa::chunk_rows()).code() == KVCSA_ERR_ARG);
+    kvcsa::chunk next = WANT(s.chunk(5));
+    CHECK(b.write(0, kvcsa::rows(q), kvcsa::rows(q)).code() == KVCSA_ERR_ARG); // the old one does not reach it
+    next = kvcsa::chunk();                                                    // abandoned
+    CHECK(o.compute(s, text) == 40 && !WANT(s.chunk()));
+    s.cancel();
+    CHECK(kvcsa::session().chunk().error().code() == KVCSA_ERR_ARG);
+    CHECK(kvcsa::model::from_plan({}).error().code() == KVCSA_ERR_ARG);
+    auto wrong = own::rows();
+    wrong[1].kv_owner = 7;
+    CHECK(kvcsa::model::from_plan(wrong).error().code() == KVCSA_ERR_FORMAT);
+
+    // A window and a selection.
+    auto sparse = kvcsa::sparse_row(0, own::width, 1, 16, 4);
+    sparse.index_heads = 2;
+    sparse.index_width = 32;
+    const kvcsa_plan_row plan[] = {sparse};
+    o.model = WANT(kvcsa::model::from_plan(plan));
+    s = o.session(o.pool);
+    WANT(s.append(text));
+    kvcsa::chunk all = WANT(s.chunk());
+    const auto   latent = own::make(own::KEY, 0, all.tokens(), 0, 1), query = own::make(own::QUERY, 0, all.tokens(), 0, 2);
+    kvcsa::chunk_rows rows;
+    rows.key = rows.index_key = rows.window = kvcsa::rows(latent);
+    WANT(all.write(0, rows));
+    std::vector<std::int32_t> ids(text.size() * 4, -7);
+    const std::vector<float>  weights(text.size() * 2, 1.0f);
+    WANT(all.select(0, kvcsa::rows(query), kvcsa::rows(weights), ids));
+    for (std::size_t i = 0; i < text.size(); i++)
+        for (std::size_t k = 0; k < 4; k++)
+            CHECK(k > i ? ids[i * 4 + k] == -1 : ids[i * 4 + k] <= static_cast<int>(i) && (!k || ids[i * 4 + k] > ids[i * 4 + k - 1]));
+    std::vector<float> mixed(query.size(), 9.0f);
+    WANT(all.attend(0, kvcsa::rows(query), 2, mixed));
+    CHECK(std::all_of(mixed.begin(), mixed.end(), [](float x) { return std::abs(x) <= 1.1f; })); // a mean of what is below 1
+    WANT(all.commit());
+    CHECK(s.length() == text.size());
+}
+
 // Types cross from a file that was built with other flags.
 void test_other_flags()
 {
@@ -648,6 +861,8 @@ const test tests[] = {
     {"callbacks", test_callbacks},
     {"hooks", test_hooks},
     {"everything_else", test_everything_else},
+    {"own_network", test_own_network},
+    {"chunks_end", test_chunks_end},
     {"other_flags", test_other_flags},
 #if KVCSA_HPP_EXCEPTIONS
     {"throwing_layer", test_throwing_layer},

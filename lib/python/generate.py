@@ -25,7 +25,11 @@ SCALARS = {
 PYTHON = {"c_float": "float", "c_double": "float"}
 # Results that carry no "set by the caller", and names that an enum has taken.
 ALSO_RESULTS = ("kvcsa_work", "kvcsa_compare_row", "kvcsa_trace_event")
-RENAMED = {"kvcsa_reuse": "ReuseInfo"}
+RENAMED = {"kvcsa_reuse": "ReuseInfo", "kvcsa_plan_row": "PlanRowFields"}
+# Filled by the library, but addresses are in them: the class that asks makes values of them.
+NOT_RECORDS = ("kvcsa_chunk_info",)
+# Results that a caller writes, too: what a field is that is not named. Others are 0.
+WRITTEN = {"kvcsa_plan_row": {"layer": -1, "kv_owner": -1, "select_owner": -1, "index_owner": -1}}
 # Parameters without pointers: a record of the caller's own.
 PARAMS = ("kvcsa_session_params", "kvcsa_serving_params", "kvcsa_resume_params", "kvcsa_agent_params")
 
@@ -127,7 +131,7 @@ class Header:
     def results(self) -> List[str]:
         told = re.findall(r"typedef struct (kvcsa_\w+)\s*\{(?:(?!\}).)*?size_t struct_size;\s*/\* set by the caller", self.raw,
                           flags=re.S)
-        return [name for name in self.structs if name in told or name in ALSO_RESULTS]
+        return [name for name in self.structs if name in (*told, *ALSO_RESULTS) and name not in NOT_RECORDS]
 
 
 def prefix_of(names: List[str]) -> str:
@@ -211,8 +215,9 @@ def write_records(header: Header) -> str:
     results = header.results()
     for name in results:
         out.append(f'\n\n@dataclass(frozen=True)\nclass {camel(name)}:\n    """{name}"""\n\n')
-        out += [f"    {field}: {python_type(kind)}\n" for field, kind in header.structs[name]
-                if field not in ("struct_size", "reserved")]
+        unnamed = WRITTEN.get(name)
+        out += [f"    {field}: {python_type(kind)}{'' if unnamed is None else f' = {unnamed.get(field, 0)}'}\n"
+                for field, kind in header.structs[name] if field not in ("struct_size", "reserved")]
     for name in PARAMS:
         out.append(f'\n\n@dataclass\nclass {camel(name)}:\n    """{name}; None is the library\'s default."""\n\n')
         out += [f"    {field}: Optional[{python_type(kind)}] = None\n" for field, kind in header.structs[name]

@@ -19,17 +19,13 @@ typedef struct known {
 } known;
 
 /* bring: back from the host tier, for who keeps the blocks. */
-static kvcsa_status find_known(const query *q, int bring, known *k, kvcsa_error *err)
+static void find_known(const query *q, int bring, known *k)
 {
-    kvi_domain domain;
+    const kvi_domain domain = kvi_session_domain(q->model, kvi_pool_numerics(q->pool), q->salt);
 
     *k = (known){0};
-    if (q->model->plan_only)
-        return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
-                        "the model was opened for its plan only, it has no prefixes");
-    domain = kvi_session_domain(q->model, kvi_pool_numerics(q->pool), q->salt);
     if (!(k->root = kvi_prefix_root_find(q->pool, &domain)) || q->n_tokens == 0)
-        return KVCSA_OK;
+        return;
     if (bring)
         kvi_prefix_find(q->pool, k->root, NULL, q->tokens, q->n_tokens, &k->match);
     else
@@ -37,7 +33,6 @@ static kvcsa_status find_known(const query *q, int bring, known *k, kvcsa_error 
     if (k->match.last)
         k->n_whole_tokens =
             (size_t)(kvi_block_depth(k->match.last) + 1) * q->model->plan.block_tokens;
-    return KVCSA_OK;
 }
 
 static void drop_known(const query *q, known *k)
@@ -71,8 +66,9 @@ kvcsa_status kvcsa_prefix_match(kvcsa_pool *pool, const kvcsa_model *model, uint
     kvi_error_clear(err);
     KVI_REQUIRE(n_matched, err);
     *n_matched = 0;
-    if ((st = check_query(&q, err)) != KVCSA_OK || (st = find_known(&q, 0, &k, err)) != KVCSA_OK)
+    if ((st = check_query(&q, err)) != KVCSA_OK)
         return st;
+    find_known(&q, 0, &k);
     *n_matched = (size_t)k.match.n_tokens;
     drop_known(&q, &k);
     return KVCSA_OK;
@@ -107,8 +103,9 @@ kvcsa_status kvcsa_prefix_pin(kvcsa_pool *pool, const kvcsa_model *model, uint64
     kvi_error_clear(err);
     if (n_pinned)
         *n_pinned = 0;
-    if ((st = check_query(&q, err)) != KVCSA_OK || (st = find_known(&q, 1, &k, err)) != KVCSA_OK)
+    if ((st = check_query(&q, err)) != KVCSA_OK)
         return st;
+    find_known(&q, 1, &k);
     if (k.match.last) /* it keeps the blocks in front of it */
         kvi_prefix_pin(pool, k.match.last);
     if (n_pinned)
@@ -125,8 +122,9 @@ kvcsa_status kvcsa_prefix_unpin(kvcsa_pool *pool, const kvcsa_model *model, uint
     kvcsa_status st;
 
     kvi_error_clear(err);
-    if ((st = check_query(&q, err)) != KVCSA_OK || (st = find_known(&q, 0, &k, err)) != KVCSA_OK)
+    if ((st = check_query(&q, err)) != KVCSA_OK)
         return st;
+    find_known(&q, 0, &k);
     if (!k.match.last || k.n_whole_tokens != n_tokens)
         st = kvi_fail(err, KVCSA_ERR_ARG,
                       "n_tokens is %zu, nothing is pinned there: whole known blocks end at %zu",
@@ -198,8 +196,7 @@ kvcsa_status kvcsa_prefix_forget(kvcsa_pool *pool, const kvcsa_model *model, uin
     } else {
         if ((st = check_query(&q, err)) != KVCSA_OK)
             return st;
-        if ((st = find_known(&q, 0, &k, err)) != KVCSA_OK)
-            return st;
+        find_known(&q, 0, &k);
         freed = forget_known(&q, &k);
         drop_known(&q, &k);
     }

@@ -93,6 +93,15 @@ static const kvcsa_api api = {
     .agent_get_cost = kvcsa_agent_get_cost,
     .synth_params_default = kvcsa_synth_params_default,
     .synth_checkpoint = kvcsa_synth_checkpoint,
+    .plan_params_default = kvcsa_plan_params_default,
+    .model_from_plan = kvcsa_model_from_plan,
+    .chunk_begin = kvcsa_chunk_begin,
+    .chunk_write = kvcsa_chunk_write,
+    .chunk_select = kvcsa_chunk_select,
+    .chunk_attend = kvcsa_chunk_attend,
+    .chunk_commit = kvcsa_chunk_commit,
+    .chunk_abandon = kvcsa_chunk_abandon,
+    .session_read_rows = kvcsa_session_read_rows,
 };
 
 const kvcsa_api *kvcsa_get_api(uint32_t version)

@@ -13,7 +13,7 @@ void kvi_replay_first_rows(const kvi_plan *plan, uint64_t hit, uint32_t how, uin
     if (how == KVI_REPLAY_EXACT) {
         first[n] = hit - 1;
         for (uint32_t l = n; l-- > 0;)
-            first[l] = minus(first[l + 1], plan->rows[l].window_tokens - 1);
+            first[l] = minus(first[l + 1], minus(plan->rows[l].window_tokens, 1));
         return;
     }
     for (uint32_t l = 0; l < n; l++)
@@ -31,7 +31,7 @@ int kvi_replay_cut(const kvi_plan *plan, uint32_t cut, uint64_t begin, uint64_t 
     for (uint32_t l = cut; l < plan->n_layers; l++)
         if (plan->rows[l].window_tokens > widest)
             widest = plan->rows[l].window_tokens;
-    if (end - begin <= widest)
+    if (widest == 0 || end - begin <= widest)
         return 0;
     for (uint32_t l = cut; l <= plan->n_layers; l++)
         if (first[l] < end - widest)

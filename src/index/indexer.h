@@ -22,7 +22,7 @@ typedef struct kvi_select_params {
     const kvi_plan_row *row;         /* of the layer that selects */
     const kvi_kv_owner *owner;       /* of the keys */
     kvi_slices          of;          /* whose rows these are */
-    float              *queries;     /* [n_rows, heads, width], rotated; used up */
+    const float        *queries;     /* [n_rows, heads, width], rotated */
     int8_t             *codes;       /* scratch [n_rows, heads, width] */
     float              *scales;      /* scratch [n_rows, heads, width / 32] */
     float              *weights;     /* [n_rows, heads]; scaled here */

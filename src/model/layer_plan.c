@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#define DEFAULT_BLOCK_TOKENS 128u
-
 typedef struct owners { /* the last ones seen while walking up the layers */
     int32_t kv;
     int32_t select;
@@ -160,7 +158,7 @@ kvcsa_status kvi_layer_plan_build(const kvi_config *c, uint32_t block_tokens,
 
     memset(out, 0, sizeof *out);
     out->n_layers = c->cache.n_layers;
-    out->block_tokens = block_tokens ? block_tokens : DEFAULT_BLOCK_TOKENS;
+    out->block_tokens = block_tokens ? block_tokens : KVI_DEFAULT_BLOCK_TOKENS;
     out->max_tokens = c->max_tokens;
     if (!(out->rows = kvi_zalloc(a, out->n_layers * sizeof *out->rows))) {
         st = kvi_fail(err, KVCSA_ERR_NOMEM, "cache plan of %u layers", out->n_layers);

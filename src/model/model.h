@@ -19,7 +19,8 @@ struct kvcsa_model {
     kvi_plan         plan;
     uint64_t         plan_hash;
     kvi_kv_layout    layout;
-    int              plan_only;
+    int              plan_only;          /* of a configuration, or of rows alone: then only a few
+                                          * fields of config are set */
     /* absent with plan_only */
     kvi_tensors     *tensors;
     kvi_weights      weights;
@@ -36,6 +37,10 @@ struct kvcsa_model {
 /* params have been imported; flags checked. */
 kvcsa_status kvi_model_open(const char *path, const kvcsa_model_params *params, kvcsa_model **out,
                             kvcsa_error *err);
+/* A model with plan_only. rows: kvcsa_plan_row [n_rows], as the caller has them; params have been
+ * imported. */
+kvcsa_status kvi_model_from_plan(const void *rows, size_t n_rows, const kvcsa_plan_params *params,
+                                 kvcsa_model **out, kvcsa_error *err);
 kvcsa_model *kvi_model_retain(kvcsa_model *model);
 void         kvi_model_release(kvcsa_model *model);     /* accepts NULL; frees with the last
                                                          * reference */

@@ -87,7 +87,10 @@ static kvcsa_status make_queries(const layer_view *v, kvcsa_error *err)
             KVCSA_OK ||
         (st = kvi_exec_linear(e, &v->w->wq_b, b->qr, b->q, n, e->flags, err)) != KVCSA_OK)
         return st;
-    return kvi_exec_rope(e, &v->rotary, b->q, b->meta.pos, n, c->n_heads, c->head_dim, 0, err);
+    st = kvi_exec_rope(e, &v->rotary, b->q, b->meta.pos, n, c->n_heads, c->head_dim, 0, err);
+    if (st == KVCSA_OK)
+        kvi_exec_tap(e, KVI_TAP_QUERY, b->q, n, (size_t)c->n_heads * c->head_dim);
+    return st;
 }
 
 /* The rows of slice i for the compressor. */
@@ -212,6 +215,8 @@ static kvcsa_status select_entries(const layer_view *v, kvcsa_error *err)
         (st = kvi_exec_linear(e, &v->w->index_weights, b->x, b->iweight, n, e->flags, err)) !=
             KVCSA_OK)
         return st;
+    kvi_exec_tap(e, KVI_TAP_INDEX_QUERY, b->iq, n, (size_t)c->index_heads * c->index_dim);
+    kvi_exec_tap(e, KVI_TAP_INDEX_WEIGHT, b->iweight, n, c->index_heads);
     for (size_t i = 0; i < v->net->n_parts; i++)
         v->net->host.work[i] = kvi_net_work(v->slices, i, v->layer);
     for (size_t i = 0; i < v->net->n_groups && st == KVCSA_OK; i++)
@@ -292,6 +297,9 @@ static kvcsa_status attend(const layer_view *v, kvcsa_error *err)
 
     for (size_t i = 0; i < v->net->n_groups && st == KVCSA_OK; i++)
         st = attend_group(v, &v->net->host.groups[i], err);
+    if (st == KVCSA_OK)
+        kvi_exec_tap(&v->exec, KVI_TAP_ATTENTION, b->o, v->net->n_rows,
+                     (size_t)c->n_heads * c->head_dim);
     /* keys are values too, so the result still carries the keys' rotation: undo it at the query's
      * position */
     if (st == KVCSA_OK)

@@ -164,14 +164,14 @@ static kvcsa_status want_size(const check *c, const char *what, uint32_t value,
                     c->backend, what, value, list);
 }
 
-static kvcsa_status want_format(const check *c, uint32_t format)
+static kvcsa_status want_format(const check *c, uint32_t format, uint64_t formats)
 {
     char list[LIST_CAP] = "";
     line l = {.out = list, .size = sizeof list};
 
-    if (format < N_FORMATS && c->f->entry_formats >> format & 1)
+    if (format < N_FORMATS && formats >> format & 1)
         return KVCSA_OK;
-    add_formats(&l, c->f->entry_formats);
+    add_formats(&l, formats);
     return kvi_fail(c->err, KVCSA_ERR_UNSUPPORTED, "%s: entries %s; it has kernels for %s",
                     c->backend, kvi_format_name(format), list);
 }
@@ -202,10 +202,10 @@ static kvcsa_status check_row(const check *c, const kvi_plan_row *r)
     kvcsa_status        st = KVCSA_OK;
 
     if (r->window_tokens)
-        st = want_size(c, "window width", r->entry_width, &f->window_width);
+        st = want_size(c, "window width", kvi_plan_window_width(r), &f->window_width);
     if (st != KVCSA_OK || r->ratio == 0)
         return st;
-    if ((st = want_format(c, r->entry_format)) != KVCSA_OK ||
+    if ((st = want_format(c, r->entry_format, f->entry_formats)) != KVCSA_OK ||
         (st = want_size(c, "head width", r->entry_width, &f->head_width)) != KVCSA_OK ||
         (st = want_size(c, "selected entries", r->select_entries, &f->select_entries)) != KVCSA_OK)
         return st;
@@ -260,6 +260,23 @@ static kvcsa_status check_weights(const check *c, const kvi_config *cfg)
             *kinds |= 1u << t.kind;
             st = want_kind(c, &t);
         }
+    }
+    return st;
+}
+
+kvcsa_status kvi_net_check_plan(const kvi_features *f, const char *backend, const kvi_plan *plan,
+                                kvcsa_error *err)
+{
+    const check  c = {.f = f, .backend = backend, .err = err};
+    kvcsa_status st = KVCSA_OK;
+
+    for (uint32_t l = 0; l < plan->n_layers && st == KVCSA_OK; l++) {
+        const kvi_plan_row *r = &plan->rows[l];
+
+        if (kvi_plan_row_kind(plan, l) != KVI_ROW_PAGED)
+            st = check_row(&c, r);
+        else if ((st = want_format(&c, r->entry_format, f->paged_formats)) == KVCSA_OK)
+            st = want_size(&c, "head width", r->entry_width, &f->paged_width);
     }
     return st;
 }

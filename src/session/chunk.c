@@ -285,7 +285,8 @@ static uint64_t chunk_limit(const kvcsa_session *s, const kvi_append *ap)
     const uint64_t store = s->set.store_tokens;
     uint64_t       limit = s->set.chunk_tokens;
 
-    if (ap->logits == KVCSA_LOGITS_ALL || ap->logits == KVCSA_LOGITS_ROWS)
+    if (!s->cache_only &&
+        (ap->logits == KVCSA_LOGITS_ALL || ap->logits == KVCSA_LOGITS_ROWS))
         limit = kvi_min_size(limit, kvi_max_size(rows, 1));
     if (store) /* windows are kept where a chunk ends */
         limit = kvi_min_size(limit, store - s->now.n_tokens % store);
@@ -341,7 +342,7 @@ static kvcsa_status gather_tokens(kvcsa_session *s, uint64_t pos, uint32_t n, co
 /* Where the logits of the last row go; a commit cannot fail. */
 static kvcsa_status prepare_logits(kvcsa_session *s, kvcsa_error *err)
 {
-    if (!s->next_logits && !(s->next_logits = kvi_logits_create(s)))
+    if (!s->cache_only && !s->next_logits && !(s->next_logits = kvi_logits_create(s)))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "logits of %u tokens", s->model->config.vocab_size);
     return KVCSA_OK;
 }

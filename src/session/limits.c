@@ -114,7 +114,7 @@ kvcsa_status kvi_session_prepare_counts(kvcsa_session *s, uint64_t end, kvcsa_er
     const size_t n_spans = kvi_div_up(end, s->limits.span_tokens);
     const size_t had = s->mass.cap;
 
-    if (!s->cache_only && !s->work &&
+    if ((!s->cache_only || s->set.flags & KVCSA_SESSION_CACHE_ONLY) && !s->work &&
         !(s->work = kvi_zalloc(&s->allocator, 2 * n_layers * sizeof *s->work)))
         return kvi_fail(err, KVCSA_ERR_NOMEM, "counts of %zu layers", n_layers);
     if (!(s->set.flags & KVCSA_SESSION_TRACK_MASS))

@@ -10,17 +10,16 @@
 uint64_t kvi_session_replay_rows(const kvcsa_session *s, uint64_t hit, uint32_t how)
 {
     const kvi_plan *plan = &s->model->plan;
-    uint64_t        depth = 0;
+    uint64_t        widest = 0;
+    uint64_t        depth = 1;
 
     for (uint32_t l = 0; l < plan->n_layers; l++) {
         const uint64_t w = plan->rows[l].window_tokens;
 
-        if (how == KVI_REPLAY_BOUNDED || l + 1 == plan->n_layers)
-            depth = how == KVI_REPLAY_BOUNDED ? kvi_max_size(depth, w) : depth + w;
-        else
-            depth += w ? w - 1 : 0;
+        widest = kvi_max_size(widest, w);
+        depth += w ? w - 1 : 0;
     }
-    return kvi_min_size(hit, depth);
+    return kvi_min_size(hit, how == KVI_REPLAY_BOUNDED || widest == 0 ? widest : depth);
 }
 
 uint64_t kvi_session_rows_to_replay(const kvcsa_session *s)

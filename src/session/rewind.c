@@ -1,5 +1,5 @@
 /* Going back, going apart, and making the window rows again that this loses (attn/swa_replay.h). */
-#include "session/session_int.h"
+#include "session/hosted.h"
 
 #include <string.h>
 
@@ -80,6 +80,9 @@ kvcsa_status kvi_session_fork(kvcsa_session *s, uint64_t position,
     if (set.slack_tokens != s->set.slack_tokens)
         return kvi_fail(err, KVCSA_ERR_ARG, "window_slack_tokens is %u, the session's is %u",
                         set.slack_tokens, s->set.slack_tokens);
+    if ((set.flags ^ s->set.flags) & KVCSA_SESSION_CACHE_ONLY)
+        return kvi_fail(err, KVCSA_ERR_ARG,
+                        "KVCSA_SESSION_CACHE_ONLY must be as in the session that is forked");
     if (set.salt != s->set.salt)
         return kvi_fail(err, KVCSA_ERR_ARG, "salt is not the session's: its blocks are of another");
     st = kvi_session_create_with(s->pool, s->model, &set, s->cache_only, &fork, err);
@@ -143,6 +146,7 @@ static void wipe_session(kvcsa_session *s)
     wipe(s->chunk.data, s->chunk.cap * sizeof(int32_t));
     wipe(s->look.data, s->look.cap * sizeof(int32_t));
     kvi_net_wipe(s->net);
+    kvi_hosted_wipe(s);
 }
 
 void kvi_session_erase(kvcsa_session *s, uint32_t flags)

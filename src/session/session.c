@@ -1,5 +1,5 @@
 /* Lifetime, settings, queue and figures of a session. */
-#include "session/session_int.h"
+#include "session/hosted.h"
 
 #include <string.h>
 
@@ -67,7 +67,8 @@ kvcsa_status kvi_session_resolve(const kvi_plan *plan, const kvcsa_session_param
                                  kvi_settings *set, kvcsa_error *err)
 {
     const uint32_t known =
-        KVCSA_SESSION_PRIVATE | KVCSA_SESSION_WINDOW_ONLY | KVCSA_SESSION_TRACK_MASS;
+        KVCSA_SESSION_PRIVATE | KVCSA_SESSION_WINDOW_ONLY | KVCSA_SESSION_TRACK_MASS |
+        KVCSA_SESSION_CACHE_ONLY;
     kvcsa_status st;
 
     if (p->flags & ~known)
@@ -166,6 +167,8 @@ kvcsa_status kvi_session_create_with(kvcsa_pool *pool, kvcsa_model *model, const
     kvi_session_init_limits(s);
     kvi_pool_count_session(pool, 1);
     if ((!cache_only && (st = check_features(pool, model, err)) != KVCSA_OK) ||
+        (set->flags & KVCSA_SESSION_CACHE_ONLY &&
+         (st = kvi_hosted_check(pool, &model->plan, set, err)) != KVCSA_OK) ||
         (st = kvi_window_geom_init(&s->geom, &model->plan, set->slack_tokens, err)) != KVCSA_OK ||
         (st = kvi_state_init(s, &s->now, err)) != KVCSA_OK ||
         (st = acquire_classes(s, err)) != KVCSA_OK)
@@ -187,6 +190,10 @@ kvcsa_status kvi_session_create(kvcsa_pool *pool, kvcsa_model *model,
     *out = NULL;
     if (st != KVCSA_OK)
         return st;
+    if (set.flags & KVCSA_SESSION_CACHE_ONLY && !model->plan_only)
+        return kvi_fail(err, KVCSA_ERR_ARG,
+                        "KVCSA_SESSION_CACHE_ONLY: the model has weights, open it for its plan only");
+    cache_only |= (set.flags & KVCSA_SESSION_CACHE_ONLY) != 0;
     if (model->plan_only && !cache_only)
         return kvi_fail(err, KVCSA_ERR_UNSUPPORTED,
                         "the model was opened for its plan only, it has no weights");
@@ -247,6 +254,7 @@ void kvi_session_destroy(kvcsa_session *s)
         return;
     a = s->allocator;
     pool = s->pool;
+    kvi_hosted_destroy(s);
     while (s->n_appends)
         kvi_session_drop_append(s);
     kvi_session_drop_adopt(s);
@@ -269,11 +277,21 @@ void kvi_session_destroy(kvcsa_session *s)
     kvi_pool_release(pool); /* last: it may own the allocator's user data */
 }
 
-kvcsa_status kvi_session_enter(kvcsa_session *s, kvcsa_error *err)
+kvcsa_status kvi_session_enter_chunk(kvcsa_session *s, kvcsa_error *err)
 {
     if (atomic_flag_test_and_set_explicit(&s->busy, memory_order_acquire))
         return kvi_fail(err, KVCSA_ERR_BUSY, "another call is inside this session");
     return KVCSA_OK;
+}
+
+kvcsa_status kvi_session_enter(kvcsa_session *s, kvcsa_error *err)
+{
+    const kvcsa_status st = kvi_session_enter_chunk(s, err);
+
+    if (st != KVCSA_OK || !s->hosted || !s->hosted->open)
+        return st;
+    kvi_session_leave(s);
+    return kvi_fail(err, KVCSA_ERR_BUSY, "a chunk is open: kvcsa_chunk_commit or _abandon it first");
 }
 
 void kvi_session_leave(kvcsa_session *s)
@@ -599,7 +617,7 @@ void kvi_session_get_stats(const kvcsa_session *s, kvcsa_session_stats *out)
     out->window_bytes = 0;
     for (uint32_t i = 0; i < s->geom.n_pages; i++)
         out->window_bytes += st->pages[i] ? s->geom.page_bytes : 0;
-    out->workspace_bytes = kvi_net_workspace_bytes(s->net);
+    out->workspace_bytes = kvi_net_workspace_bytes(s->net) + kvi_hosted_bytes(s);
     out->n_computed_rows = s->n_computed_rows;
     out->n_replayed_rows = s->n_replayed_rows;
     out->n_adopted_tokens = s->n_adopted_tokens;

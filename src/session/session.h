@@ -106,7 +106,9 @@ struct kvcsa_session {
     kvi_window_geom  geom;
     kvi_net         *net;          /* NULL until it computes */
     const kvi_weights *weights;    /* of net, from the pool; NULL likewise */
-    int              cache_only;   /* of tests and benchmarks: chunks are committed uncomputed */
+    int              cache_only;   /* chunks are committed uncomputed: of tests and benchmarks, and
+                                    * with KVCSA_SESSION_CACHE_ONLY */
+    struct kvi_hosted *hosted;     /* of such sessions: session/hosted.h; NULL until a chunk */
     kvi_session_fill_fn fill;      /* and filled by this; may be NULL */
     void            *fill_user;
     atomic_flag      busy;
@@ -175,6 +177,8 @@ kvi_domain   kvi_session_domain(const kvcsa_model *model, uint64_t numerics, uin
 
 /* (S5) ERR_BUSY if another thread is inside. */
 kvcsa_status kvi_session_enter(kvcsa_session *s, kvcsa_error *err);
+/* For calls that have to do with an open chunk; kvi_session_enter gives ERR_BUSY then. */
+kvcsa_status kvi_session_enter_chunk(kvcsa_session *s, kvcsa_error *err);
 void         kvi_session_leave(kvcsa_session *s);
 
 /* The caller is inside, for everything below. Public semantics: kvcsa.h. */
@@ -206,6 +210,9 @@ void         kvi_session_layer_work(const kvcsa_session *s, uint32_t layer, kvcs
                                     kvcsa_work *total);
 /* Spans of the length; mass of the first cap of them. */
 size_t       kvi_session_get_mass(kvcsa_session *s, double *mass, size_t cap, int reset);
+/* Public semantics: kvcsa.h; read_rows.c. */
+kvcsa_status kvi_session_read_rows(kvcsa_session *s, uint32_t layer, uint32_t what, uint64_t first,
+                                   uint64_t n, float *out, size_t cap, kvcsa_error *err);
 /* Publishes what can be; tokens that can be found afterwards. */
 uint64_t     kvi_session_publish(kvcsa_session *s);
 

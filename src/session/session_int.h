@@ -19,6 +19,8 @@ void         kvi_state_clear(const kvcsa_session *s, kvi_state *st);
 void         kvi_state_lose_window(const kvcsa_session *s, kvi_state *st, uint32_t how);
 /* The pages are those of a window stored at position pos. */
 void         kvi_state_stand_on_stored(const kvcsa_session *s, kvi_state *st, uint64_t pos);
+/* The raw rows of the entry that its last token began are there. */
+int          kvi_state_has_raw_rows(const kvcsa_session *s, const kvi_state *st);
 /* An exact session that can have exact logits takes no others: a step brings them back. */
 void         kvi_state_drop_approx_logits(const kvcsa_session *s, kvi_state *st);
 /* Lose the window, and take one that is stored beside the chain if that saves work. */
@@ -47,6 +49,15 @@ kvcsa_status kvi_session_send_view(kvcsa_session *s, kvcsa_error *err);
 /* There: KVI_PARTS_*. */
 uint8_t *const *kvi_session_parts(const kvcsa_session *s, uint32_t which);
 void            kvi_session_free_view(kvcsa_session *s);
+
+static inline kvi_exec kvi_session_exec(const kvcsa_session *s)
+{
+    return (kvi_exec){.ops = kvi_pool_ops(s->pool),
+                      .dev = kvi_pool_device(s->pool),
+                      .allocator = kvi_pool_allocator(s->pool),
+                      .flags = s->op_flags,
+                      .tap = s->tap};
+}
 
 static inline uint32_t kvi_session_block_tokens(const kvcsa_session *s)
 {

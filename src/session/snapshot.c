@@ -126,7 +126,7 @@ static kvcsa_status make_header(const kvcsa_session *s, uint32_t flags, uint32_t
                            .block_tokens = layout->block_tokens,
                            .index_bytes = layout->index_part_bytes,
                            .main_bytes = layout->main_part_bytes,
-                           .vocab = s->model->config.vocab_size,
+                           .vocab = kvi_snap_vocab(s),
                            .n_layers = s->model->plan.n_layers,
                            .page_rows = s->geom.page_rows,
                            .n_tokens = s->now.n_tokens,

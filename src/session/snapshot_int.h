@@ -173,6 +173,12 @@ typedef struct kvi_load {
 /* ------------------------------------------------------------------ its bytes and blocks:
  * snapshot_blocks.c */
 
+/* Logits of a record; 0 where the host has them. */
+static inline uint32_t kvi_snap_vocab(const kvcsa_session *s)
+{
+    return s->set.flags & KVCSA_SESSION_CACHE_ONLY ? 0 : s->model->config.vocab_size;
+}
+
 /* The first bad record: with KVCSA_SNAPSHOT_SALVAGE the end of what is kept, else of the load. */
 kvcsa_status kvi_load_salvage(kvi_load *ld, kvcsa_status st, uint64_t n_blocks);
 /* From a callback: the next n bytes. `record` is for messages. ERR_FORMAT truncated; ERR_IO. */

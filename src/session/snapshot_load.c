@@ -32,7 +32,7 @@ static kvcsa_status check_shapes(const kvi_load *ld, kvcsa_error *err)
         {"block_tokens", h->block_tokens, s->model->layout.block_tokens},
         {"index_bytes", h->index_bytes, s->model->layout.index_part_bytes},
         {"main_bytes", h->main_bytes, s->model->layout.main_part_bytes},
-        {"vocab", h->vocab, s->model->config.vocab_size},
+        {"vocab", h->vocab, kvi_snap_vocab(s)},
         {"n_layers", h->n_layers, s->model->plan.n_layers},
         {"window_row_bytes", h->window_row_bytes, rows ? s->geom.page_bytes / rows : 0},
     };

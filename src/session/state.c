@@ -106,7 +106,7 @@ void kvi_state_lose_window(const kvcsa_session *s, kvi_state *st, uint32_t how)
     st->window_lo = st->n_tokens;
     st->raw_lo = UINT64_MAX;
     st->raw_end = 0;
-    st->replay_end = st->n_tokens; /* none where there is nothing to rebuild */
+    st->replay_end = s->geom.n_pages ? st->n_tokens : 0; /* none where there is nothing to rebuild */
     st->replay_from = 0;
     st->replay_how = how;
     st->logits_due = st->n_tokens > 0;
@@ -217,6 +217,11 @@ static int has_raw_row_at(const kvcsa_session *s, const kvi_state *st, uint64_t 
             position / ratio + s->geom.pending_slots > (st->raw_end - 1) / ratio);
 }
 
+int kvi_state_has_raw_rows(const kvcsa_session *s, const kvi_state *st)
+{
+    return st->pending && !st->replay_end && has_raw_row_at(s, st, st->n_tokens);
+}
+
 void kvi_state_cut(const kvcsa_session *s, kvi_state *st, uint64_t position, uint32_t how)
 {
     const int window = has_window_at(s, st, position);
@@ -241,9 +246,9 @@ void kvi_state_cut(const kvcsa_session *s, kvi_state *st, uint64_t position, uin
     kvi_logits_release(s, st->logits);
     st->logits = NULL;
     st->logits_due = 1;
-    if (!raw) { /* the last row brings it back */
+    if (!raw) { /* the tokens of the entry bring them back */
         st->replay_end = position;
-        st->replay_from = position - 1;
+        st->replay_from = position - position % kvi_plan_max_ratio(&s->model->plan);
         st->replay_how = KVI_REPLAY_FROM;
     }
 }

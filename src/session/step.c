@@ -54,15 +54,6 @@ static int out_of_time(const step_run *r)
     return !rows_left(r) || (r->p->deadline_ns && now_ns() - r->start_ns >= r->p->deadline_ns);
 }
 
-static kvi_exec exec_of(const kvcsa_session *s)
-{
-    return (kvi_exec){.ops = kvi_pool_ops(s->pool),
-                      .dev = kvi_pool_device(s->pool),
-                      .allocator = kvi_pool_allocator(s->pool),
-                      .flags = s->op_flags,
-                      .tap = s->tap};
-}
-
 static int is_ready(const step_slot *slot)
 {
     return slot->entered && slot->res.error.status == KVCSA_OK && kvi_session_has_work(slot->s);
@@ -129,7 +120,7 @@ static kvcsa_status create_net(kvcsa_session *s, kvcsa_error *err)
 static kvcsa_status run_slices(step_run *r, size_t first, size_t n, kvcsa_error *err)
 {
     kvcsa_session *s = r->batch[first]->s;
-    const kvi_exec exec = exec_of(s);
+    const kvi_exec exec = kvi_session_exec(s);
     kvcsa_status   st;
 
     if (s->cache_only) {
@@ -284,7 +275,10 @@ kvcsa_status kvi_step(kvcsa_pool *pool, kvcsa_session *const *sessions, size_t n
         r.slots[i].entered =
             kvi_session_enter(sessions[i], &r.slots[i].res.error) == KVCSA_OK;
         r.slots[i].start_tokens = r.slots[i].entered ? sessions[i]->now.n_tokens : 0;
-        if (r.slots[i].entered)
+        if (r.slots[i].entered && sessions[i]->set.flags & KVCSA_SESSION_CACHE_ONLY)
+            kvi_fail(&r.slots[i].res.error, KVCSA_ERR_UNSUPPORTED,
+                     "the host computes this session: kvcsa_chunk_begin");
+        else if (r.slots[i].entered)
             kvi_session_begin_work(sessions[i]);
         if (is_ready(&r.slots[i])) /* here, for limits may leave no room for a chunk of it */
             drop_if_asked(&r.slots[i]);

@@ -76,6 +76,21 @@ kvcsa_status kvcsa_model_open(const char *path, const kvcsa_model_params *params
     return real(path, &p, out, err);
 }
 
+kvcsa_status kvcsa_model_from_plan(const kvcsa_plan_row *rows, size_t n_rows, const kvcsa_plan_params *params, kvcsa_model **out,
+                                   kvcsa_error *err)
+{
+    kvcsa_status (*real)(const kvcsa_plan_row *, size_t, const kvcsa_plan_params *, kvcsa_model **, kvcsa_error *);
+    kvcsa_plan_params p;
+
+    *(void **)&real = next("kvcsa_model_from_plan");
+    kvcsa_plan_params_default(&p, sizeof p);
+    if (params)
+        memcpy(&p, params, params->struct_size < sizeof p ? params->struct_size : sizeof p);
+    p.struct_size = sizeof p;
+    p.allocator = count(p.allocator);
+    return real(rows, n_rows, &p, out, err);
+}
+
 kvcsa_status kvcsa_pool_create(const kvcsa_pool_params *params, kvcsa_pool **out, kvcsa_error *err)
 {
     kvcsa_status (*real)(const kvcsa_pool_params *, kvcsa_pool **, kvcsa_error *);

@@ -170,6 +170,7 @@ class SessionFlags(enum.IntFlag):
     PRIVATE = 1
     WINDOW_ONLY = 2
     TRACK_MASS = 4
+    CACHE_ONLY = 8
 
 
 class Logits(enum.IntEnum):
@@ -205,6 +206,18 @@ class SettingFlags(enum.IntFlag):
 class Attention(enum.IntEnum):
     TP = 0
     DP = 1
+
+
+class RowsFlags(enum.IntFlag):
+    ON_DEVICE = 1
+
+
+class Read(enum.IntEnum):
+    KEYS = 1
+    VALUES = 2
+    INDEX_KEYS = 3
+    WINDOW = 4
+    PENDING = 5
 
 
 # Handles: only pointers to them exist.
@@ -827,6 +840,78 @@ class kvcsa_synth_info(Structure):
     ]
 
 
+class kvcsa_plan_params(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("allocator", POINTER(kvcsa_allocator)),
+        ("log", POINTER(kvcsa_log)),
+        ("name", c_char_p),
+        ("identity", c_uint64),
+        ("max_tokens", c_uint64),
+        ("block_tokens", c_uint32),
+        ("vocab_tokens", c_uint32),
+    ]
+
+
+class kvcsa_chunk_info(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("position", c_uint64),
+        ("n_queued", c_uint64),
+        ("tokens", POINTER(c_int32)),
+        ("first_rows", POINTER(c_uint64)),
+        ("n_rows", c_uint32),
+        ("replay", c_uint32),
+    ]
+
+
+class kvcsa_rows(Structure):
+    _fields_ = [
+        ("data", POINTER(c_float)),
+        ("row_stride", c_size_t),
+        ("head_stride", c_size_t),
+    ]
+
+
+class kvcsa_chunk_rows(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("key", kvcsa_rows),
+        ("value", kvcsa_rows),
+        ("index_key", kvcsa_rows),
+        ("window", kvcsa_rows),
+        ("pending", kvcsa_rows),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class kvcsa_chunk_queries(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("query", kvcsa_rows),
+        ("weights", kvcsa_rows),
+        ("ids", POINTER(c_int32)),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class kvcsa_chunk_attention(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("query", kvcsa_rows),
+        ("out", POINTER(c_float)),
+        ("out_row_stride", c_size_t),
+        ("out_head_stride", c_size_t),
+        ("sink", POINTER(c_float)),
+        ("n_heads", c_uint32),
+        ("scale", c_float),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 class kvcsa_api(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -916,6 +1001,15 @@ class kvcsa_api(Structure):
         ("agent_get_cost", CFUNCTYPE(c_int32, POINTER(kvcsa_agent_params), POINTER(kvcsa_agent_cost), POINTER(kvcsa_error))),
         ("synth_params_default", CFUNCTYPE(None, POINTER(kvcsa_synth_params), c_size_t)),
         ("synth_checkpoint", CFUNCTYPE(c_int32, c_char_p, c_char_p, POINTER(kvcsa_synth_params), POINTER(kvcsa_synth_info), POINTER(kvcsa_error))),
+        ("plan_params_default", CFUNCTYPE(None, POINTER(kvcsa_plan_params), c_size_t)),
+        ("model_from_plan", CFUNCTYPE(c_int32, POINTER(kvcsa_plan_row), c_size_t, POINTER(kvcsa_plan_params), POINTER(POINTER(kvcsa_model)), POINTER(kvcsa_error))),
+        ("chunk_begin", CFUNCTYPE(c_int32, POINTER(kvcsa_session), c_uint32, POINTER(kvcsa_chunk_info), POINTER(kvcsa_error))),
+        ("chunk_write", CFUNCTYPE(c_int32, POINTER(kvcsa_session), c_uint32, POINTER(kvcsa_chunk_rows), POINTER(kvcsa_error))),
+        ("chunk_select", CFUNCTYPE(c_int32, POINTER(kvcsa_session), c_uint32, POINTER(kvcsa_chunk_queries), POINTER(kvcsa_error))),
+        ("chunk_attend", CFUNCTYPE(c_int32, POINTER(kvcsa_session), c_uint32, POINTER(kvcsa_chunk_attention), POINTER(kvcsa_error))),
+        ("chunk_commit", CFUNCTYPE(c_int32, POINTER(kvcsa_session), POINTER(kvcsa_error))),
+        ("chunk_abandon", CFUNCTYPE(None, POINTER(kvcsa_session))),
+        ("session_read_rows", CFUNCTYPE(c_int32, POINTER(kvcsa_session), c_uint32, c_uint32, c_uint64, c_uint64, POINTER(c_float), c_size_t, POINTER(kvcsa_error))),
     ]
 
 
@@ -1005,6 +1099,15 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "kvcsa_agent_get_cost": (c_int32, [POINTER(kvcsa_agent_params), POINTER(kvcsa_agent_cost), POINTER(kvcsa_error)]),
     "kvcsa_synth_params_default": (None, [POINTER(kvcsa_synth_params), c_size_t]),
     "kvcsa_synth_checkpoint": (c_int32, [c_char_p, c_char_p, POINTER(kvcsa_synth_params), POINTER(kvcsa_synth_info), POINTER(kvcsa_error)]),
+    "kvcsa_plan_params_default": (None, [POINTER(kvcsa_plan_params), c_size_t]),
+    "kvcsa_model_from_plan": (c_int32, [POINTER(kvcsa_plan_row), c_size_t, POINTER(kvcsa_plan_params), POINTER(POINTER(kvcsa_model)), POINTER(kvcsa_error)]),
+    "kvcsa_chunk_begin": (c_int32, [POINTER(kvcsa_session), c_uint32, POINTER(kvcsa_chunk_info), POINTER(kvcsa_error)]),
+    "kvcsa_chunk_write": (c_int32, [POINTER(kvcsa_session), c_uint32, POINTER(kvcsa_chunk_rows), POINTER(kvcsa_error)]),
+    "kvcsa_chunk_select": (c_int32, [POINTER(kvcsa_session), c_uint32, POINTER(kvcsa_chunk_queries), POINTER(kvcsa_error)]),
+    "kvcsa_chunk_attend": (c_int32, [POINTER(kvcsa_session), c_uint32, POINTER(kvcsa_chunk_attention), POINTER(kvcsa_error)]),
+    "kvcsa_chunk_commit": (c_int32, [POINTER(kvcsa_session), POINTER(kvcsa_error)]),
+    "kvcsa_chunk_abandon": (None, [POINTER(kvcsa_session)]),
+    "kvcsa_session_read_rows": (c_int32, [POINTER(kvcsa_session), c_uint32, c_uint32, c_uint64, c_uint64, POINTER(c_float), c_size_t, POINTER(kvcsa_error)]),
     "kvcsa_get_api": (POINTER(kvcsa_api), [c_uint32]),
 }
 
@@ -1049,5 +1152,11 @@ STRUCTS: Dict[str, Any] = {
     "kvcsa_agent_cost": kvcsa_agent_cost,
     "kvcsa_synth_params": kvcsa_synth_params,
     "kvcsa_synth_info": kvcsa_synth_info,
+    "kvcsa_plan_params": kvcsa_plan_params,
+    "kvcsa_chunk_info": kvcsa_chunk_info,
+    "kvcsa_rows": kvcsa_rows,
+    "kvcsa_chunk_rows": kvcsa_chunk_rows,
+    "kvcsa_chunk_queries": kvcsa_chunk_queries,
+    "kvcsa_chunk_attention": kvcsa_chunk_attention,
     "kvcsa_api": kvcsa_api,
 }

@@ -8,14 +8,14 @@ import logging
 import threading
 from array import array
 from ctypes import POINTER, byref, c_char_p, c_int32, c_size_t, c_void_p
-from typing import Any, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _abi, library
-from ._runtime import Handle, PathLike, array_out, call, defaults, filled, no_nul, path_bytes, result_of, tokens_in
+from ._runtime import Handle, Hook, PathLike, array_out, call, defaults, filled, no_nul, path_bytes, result_of, tokens_in
 from .hooks import Allocator, LogFunction, attach
+from .plan import PlanRow, structs_of
 from .records import (
-    AgentCost, AgentParams, Cost, Estimate, ModelInfo, PlanRow, ResumeCost, ResumeParams, ServingCost, ServingParams,
-    SessionParams,
+    AgentCost, AgentParams, Cost, Estimate, ModelInfo, ResumeCost, ResumeParams, ServingCost, ServingParams, SessionParams,
 )
 
 Message = Union[Tuple[str, str], Mapping[str, str]]
@@ -42,8 +42,32 @@ class Model(Handle):
         hooks = attach(params, allocator, log)
         out = POINTER(_abi.kvcsa_model)()
         call("kvcsa_model_open", path_bytes(path), byref(params), byref(out), hooks=hooks)
-        super().__init__(out, hooks=hooks)
+        self._set_up(out, hooks)
+
+    @classmethod
+    def from_plan(cls, rows: Iterable[Union[PlanRow, Mapping[str, Any]]], *, name: Optional[str] = None, identity: int = 0,
+                  max_tokens: int = 0, block_tokens: int = 0, vocab_tokens: int = 0, allocator: Optional[Allocator] = None,
+                  log: Union[LogFunction, logging.Logger, None] = None) -> "Model":
+        """A model from a cache plan alone, for a network of the host's own: a row a layer, each a PlanRow or a mapping of its
+        fields. `identity` stands for the weights: sessions share where rows, name and identity are the same. The others are
+        those of kvcsa_plan_params."""
+        params = defaults(_abi.kvcsa_plan_params)
+        params.identity, params.max_tokens = identity, max_tokens
+        params.block_tokens, params.vocab_tokens = block_tokens, vocab_tokens
+        if name is not None:
+            params.name = no_nul(name.encode(), "name")
+        structs = structs_of(rows)
+        hooks = attach(params, allocator, log)
+        out = POINTER(_abi.kvcsa_model)()
+        call("kvcsa_model_from_plan", structs, len(structs), byref(params), byref(out), hooks=hooks)
+        model = cls.__new__(cls)
+        model._set_up(out, hooks)
+        return model
+
+    def _set_up(self, pointer: Any, hooks: Sequence[Hook]) -> None:
+        super().__init__(pointer, hooks=hooks)
         self._info: Optional[ModelInfo] = None
+        self._rows: Dict[int, PlanRow] = {}
 
     @property
     def info(self) -> ModelInfo:
@@ -56,6 +80,12 @@ class Model(Handle):
         """What one layer keeps and reads."""
         row: PlanRow = result_of("kvcsa_model_plan_row", _abi.kvcsa_plan_row, self._pointer, layer, using=[self])
         return row
+
+    def _row(self, layer: int) -> PlanRow:
+        """Likewise, asked for once: chunks look at it in every call."""
+        if layer not in self._rows:
+            self._rows[layer] = self.plan_row(layer)
+        return self._rows[layer]
 
     def plan(self) -> List[PlanRow]:
         """The cache plan: a row a layer."""

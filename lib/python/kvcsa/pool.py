@@ -60,11 +60,11 @@ class Pool(Handle):
         call("kvcsa_pool_create", byref(params), byref(out), hooks=hooks)
         super().__init__(out, hooks=hooks)
 
-    def session(self, model: Model, params: Optional[SessionParams] = None) -> "Session":
-        """A new, empty session."""
+    def session(self, model: Model, params: Optional[SessionParams] = None, *, cache_only: bool = False) -> "Session":
+        """A new, empty session. cache_only: the network is the host's (Session.chunk)."""
         from .session import Session
 
-        return Session(self, model, params)
+        return Session(self, model, params, cache_only=cache_only)
 
     # ---------------------------------------------------------------- figures
 

@@ -51,38 +51,38 @@ class ModelInfo:
 
 
 @dataclass(frozen=True)
-class PlanRow:
+class PlanRowFields:
     """kvcsa_plan_row"""
 
-    layer: int
-    kv_owner: int
-    select_owner: int
-    select: int
-    candidates: int
-    ratio: int
-    entry_width: int
-    entry_format: int
-    entry_bytes: int
-    index_heads: int
-    index_width: int
-    index_format: int
-    index_bytes: int
-    select_entries: int
-    candidate_blocks: int
-    candidate_block_entries: int
-    window_tokens: int
-    window_format: int
-    window_bytes: int
-    pending_bytes: int
-    kv_heads: int
-    value_width: int
-    value_kind: int
-    value_format: int
-    pool_kind: int
-    state_heads: int
-    state_bytes: int
-    index_owner: int
-    cost_only: int
+    layer: int = -1
+    kv_owner: int = -1
+    select_owner: int = -1
+    select: int = 0
+    candidates: int = 0
+    ratio: int = 0
+    entry_width: int = 0
+    entry_format: int = 0
+    entry_bytes: int = 0
+    index_heads: int = 0
+    index_width: int = 0
+    index_format: int = 0
+    index_bytes: int = 0
+    select_entries: int = 0
+    candidate_blocks: int = 0
+    candidate_block_entries: int = 0
+    window_tokens: int = 0
+    window_format: int = 0
+    window_bytes: int = 0
+    pending_bytes: int = 0
+    kv_heads: int = 0
+    value_width: int = 0
+    value_kind: int = 0
+    value_format: int = 0
+    pool_kind: int = 0
+    state_heads: int = 0
+    state_bytes: int = 0
+    index_owner: int = -1
+    cost_only: int = 0
 
 
 @dataclass(frozen=True)
@@ -427,7 +427,7 @@ class AgentParams:
 RESULTS: Dict[Any, Any] = {
     _abi.kvcsa_trace_event: TraceEvent,
     _abi.kvcsa_model_info: ModelInfo,
-    _abi.kvcsa_plan_row: PlanRow,
+    _abi.kvcsa_plan_row: PlanRowFields,
     _abi.kvcsa_cost: Cost,
     _abi.kvcsa_cpu_info: CpuInfo,
     _abi.kvcsa_backend_info: BackendInfo,

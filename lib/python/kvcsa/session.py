@@ -6,11 +6,13 @@ import ctypes
 import io
 from array import array
 from ctypes import POINTER, byref, c_double, c_float, c_int32, c_size_t, c_uint32, c_uint64
+from dataclasses import replace
 from typing import Any, Callable, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from . import _abi, library, sampling, snapshot
 from ._runtime import Handle, Hook, PathLike, View, array_out, call, copied, defaults, filled, numbers_in, output, path_bytes
 from ._runtime import result_of, thunk, tokens_in
+from .chunk import Chunk, read_rows
 from .errors import ArgError, Error
 from .model import Model
 from .pool import Pool, Progress, StepResult
@@ -28,8 +30,11 @@ class Session(Handle):
 
     _RELEASE = "kvcsa_session_release"
 
-    def __init__(self, pool: Pool, model: Model, params: Optional[SessionParams] = None) -> None:
+    def __init__(self, pool: Pool, model: Model, params: Optional[SessionParams] = None, *, cache_only: bool = False) -> None:
         out = POINTER(_abi.kvcsa_session)()
+        if cache_only:
+            params = params or SessionParams()
+            params = replace(params, flags=(params.flags or 0) | _abi.SessionFlags.CACHE_ONLY)
         pool._adopt(model._hooks)  # the pool keeps the model in C
         call("kvcsa_session_create", pool._pointer, model._pointer, byref(filled(_abi.kvcsa_session_params, params)), byref(out),
              using=[pool, model])
@@ -216,6 +221,27 @@ class Session(Handle):
                     yield text
             finally:
                 tokens.close()
+
+    # ---------------------------------------------------------------- a network of the host's own
+
+    def chunk(self, max_rows: int = 0) -> Chunk:
+        """Open the next rows that the host is to compute; a chunk of no rows, which is false, if there are none. For sessions
+        that are cache_only."""
+        return Chunk(self, max_rows)
+
+    def chunks(self, max_rows: int = 0) -> Generator[Chunk, None, None]:
+        """Chunk after chunk until nothing is queued; each is committed when the next one is asked for. The one in which a loop
+        is left early, or fails, is abandoned."""
+        while True:
+            with self.chunk(max_rows) as chunk:
+                if not chunk:
+                    return
+                yield chunk
+
+    def read_rows(self, layer: int, what: int, first: int, n: int, out: Any = None) -> Any:
+        """Rows of the cache as float32, as attention sees them; what: a kvcsa.Read. Answers a memoryview of [n, kv_heads,
+        channels], or of [n, channels] where there is one row a position; or `out`, which is filled."""
+        return read_rows(self, layer, what, first, n, out)
 
     # ---------------------------------------------------------------- the timeline
 

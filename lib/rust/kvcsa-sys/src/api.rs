@@ -1,5 +1,8 @@
 //! All functions as one table, for hosts that load the library by hand.
 
+use crate::chunk::{
+    kvcsa_chunk_attention, kvcsa_chunk_info, kvcsa_chunk_queries, kvcsa_chunk_rows,
+};
 use crate::compare::{
     kvcsa_compare, kvcsa_compare_progress, kvcsa_compare_result, kvcsa_compare_row, kvcsa_setting,
 };
@@ -9,7 +12,8 @@ use crate::cost::{
 };
 use crate::hooks::kvcsa_allocator;
 use crate::model::{
-    kvcsa_cost, kvcsa_message, kvcsa_model, kvcsa_model_info, kvcsa_model_params, kvcsa_plan_row,
+    kvcsa_cost, kvcsa_message, kvcsa_model, kvcsa_model_info, kvcsa_model_params,
+    kvcsa_plan_params, kvcsa_plan_row,
 };
 use crate::pool::{
     kvcsa_backend_info, kvcsa_cpu_info, kvcsa_pool, kvcsa_pool_params, kvcsa_pool_stats,
@@ -681,6 +685,74 @@ pub struct kvcsa_api {
             directory: *const c_char,
             params: *const kvcsa_synth_params,
             info: *mut kvcsa_synth_info,
+            err: *mut kvcsa_error,
+        ) -> kvcsa_status,
+    >,
+    /// As [`kvcsa_plan_params_default`](crate::kvcsa_plan_params_default).
+    pub plan_params_default:
+        Option<unsafe extern "C" fn(params: *mut kvcsa_plan_params, struct_size: usize)>,
+    /// As [`kvcsa_model_from_plan`](crate::kvcsa_model_from_plan).
+    pub model_from_plan: Option<
+        unsafe extern "C" fn(
+            rows: *const kvcsa_plan_row,
+            n_rows: usize,
+            params: *const kvcsa_plan_params,
+            out: *mut *mut kvcsa_model,
+            err: *mut kvcsa_error,
+        ) -> kvcsa_status,
+    >,
+    /// As [`kvcsa_chunk_begin`](crate::kvcsa_chunk_begin).
+    pub chunk_begin: Option<
+        unsafe extern "C" fn(
+            session: *mut kvcsa_session,
+            max_rows: u32,
+            info: *mut kvcsa_chunk_info,
+            err: *mut kvcsa_error,
+        ) -> kvcsa_status,
+    >,
+    /// As [`kvcsa_chunk_write`](crate::kvcsa_chunk_write).
+    pub chunk_write: Option<
+        unsafe extern "C" fn(
+            session: *mut kvcsa_session,
+            layer: u32,
+            rows: *const kvcsa_chunk_rows,
+            err: *mut kvcsa_error,
+        ) -> kvcsa_status,
+    >,
+    /// As [`kvcsa_chunk_select`](crate::kvcsa_chunk_select).
+    pub chunk_select: Option<
+        unsafe extern "C" fn(
+            session: *mut kvcsa_session,
+            layer: u32,
+            queries: *const kvcsa_chunk_queries,
+            err: *mut kvcsa_error,
+        ) -> kvcsa_status,
+    >,
+    /// As [`kvcsa_chunk_attend`](crate::kvcsa_chunk_attend).
+    pub chunk_attend: Option<
+        unsafe extern "C" fn(
+            session: *mut kvcsa_session,
+            layer: u32,
+            attention: *const kvcsa_chunk_attention,
+            err: *mut kvcsa_error,
+        ) -> kvcsa_status,
+    >,
+    /// As [`kvcsa_chunk_commit`](crate::kvcsa_chunk_commit).
+    pub chunk_commit: Option<
+        unsafe extern "C" fn(session: *mut kvcsa_session, err: *mut kvcsa_error) -> kvcsa_status,
+    >,
+    /// As [`kvcsa_chunk_abandon`](crate::kvcsa_chunk_abandon).
+    pub chunk_abandon: Option<unsafe extern "C" fn(session: *mut kvcsa_session)>,
+    /// As [`kvcsa_session_read_rows`](crate::kvcsa_session_read_rows).
+    pub session_read_rows: Option<
+        unsafe extern "C" fn(
+            session: *mut kvcsa_session,
+            layer: u32,
+            what: u32,
+            first: u64,
+            n: u64,
+            out: *mut f32,
+            cap: usize,
             err: *mut kvcsa_error,
         ) -> kvcsa_status,
     >,

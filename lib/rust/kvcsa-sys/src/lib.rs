@@ -18,6 +18,7 @@
 #![allow(non_camel_case_types)]
 
 mod api;
+mod chunk;
 mod compare;
 mod cost;
 mod hooks;
@@ -32,6 +33,7 @@ mod synth;
 mod text_stream;
 
 pub use api::*;
+pub use chunk::*;
 pub use compare::*;
 pub use cost::*;
 pub use hooks::*;

@@ -443,3 +443,58 @@ extern "C" {
         err: *mut kvcsa_error,
     ) -> kvcsa_status;
 }
+
+/// Parameters of [`kvcsa_model_from_plan`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvcsa_plan_params {
+    /// `size_of` this struct, as the caller knows it.
+    pub struct_size: usize,
+    /// NULL = libc.
+    pub allocator: *const kvcsa_allocator,
+    /// NULL = silent.
+    pub log: *const kvcsa_log,
+    /// kvcsa_model_info.architecture; NULL = "plan".
+    pub name: *const c_char,
+    /// Of the weights that make the rows. Sessions share where rows, name and identity are the
+    /// same.
+    pub identity: u64,
+    /// Context limit, at most 2^32 - 1, which 0 means too.
+    pub max_tokens: u64,
+    /// As in [`kvcsa_model_params`].
+    pub block_tokens: u32,
+    /// Token ids are below; 0 = any of 0 .. 2^31 - 1.
+    pub vocab_tokens: u32,
+}
+
+extern "C" {
+    /// Fill params with defaults.
+    ///
+    /// * **Thread**: any.
+    /// * **Since**: 0.4
+    pub fn kvcsa_plan_params_default(params: *mut kvcsa_plan_params, struct_size: usize);
+
+    /// A model from a cache plan alone: cost, estimates and KVCSA_SESSION_CACHE_ONLY sessions work
+    /// with it. (kvcsa_model_open with KVCSA_MODEL_PLAN_ONLY makes one from a config.json.)
+    ///
+    /// What follows from other fields may be 0: entry_bytes, index_bytes, window_bytes, pending_bytes;
+    /// where they are not, they must be right. cost_only is not read. Fields of a row say nothing of
+    /// the layer in front of it: give each in full, owners as layer numbers, -1 for none.
+    ///
+    /// * `rows`: \[n_rows\], layer 0 first; all with the struct_size of the first one, which is their
+    ///   distance too. Copied.
+    /// * `n_rows`: 1..1024.
+    /// * **Status**: ERR_ARG; ERR_FORMAT a row breaks a rule of plans (text names layer, field, value
+    ///   and limit); ERR_UNSUPPORTED a struct is larger than known and not zero there; ERR_NOMEM.
+    /// * **Thread**: any.
+    /// * **Owner**: the caller owns \*out.
+    /// * **Source**: docs/formats.md "Plan rows".
+    /// * **Since**: 0.4
+    pub fn kvcsa_model_from_plan(
+        rows: *const kvcsa_plan_row,
+        n_rows: usize,
+        params: *const kvcsa_plan_params,
+        out: *mut *mut kvcsa_model,
+        err: *mut kvcsa_error,
+    ) -> kvcsa_status;
+}

@@ -8,7 +8,7 @@ use crate::status::{kvcsa_error, kvcsa_status};
 extern "C" {
     /// Length of the longest known prefix of `tokens`. It may end inside a block.
     ///
-    /// * **Status**: ERR_ARG; ERR_UNSUPPORTED plan-only model.
+    /// * **Status**: ERR_ARG.
     /// * **Thread**: shared.
     /// * **Since**: 0.2
     pub fn kvcsa_prefix_match(
@@ -40,7 +40,7 @@ extern "C" {
     ///
     /// * `n_pinned`: tokens whose blocks are pinned: the known prefix in whole blocks; 0 = none is
     ///   known. Unpin with the first n_pinned tokens. May be NULL.
-    /// * **Status**: ERR_ARG; ERR_UNSUPPORTED.
+    /// * **Status**: ERR_ARG.
     /// * **Thread**: shared.
     /// * **Since**: 0.2
     pub fn kvcsa_prefix_pin(
@@ -74,7 +74,7 @@ extern "C" {
     /// * `model`: NULL = every prefix of the pool (tokens must be NULL too).
     /// * `tokens`: NULL with n_tokens 0 = every prefix of model and salt.
     /// * `n_freed_bytes`: of the budget, host_bytes not among them. May be NULL.
-    /// * **Status**: ERR_ARG; ERR_UNSUPPORTED.
+    /// * **Status**: ERR_ARG.
     /// * **Thread**: shared.
     /// * **Since**: 0.2
     pub fn kvcsa_prefix_forget(

@@ -44,6 +44,9 @@ pub const KVCSA_SESSION_WINDOW_ONLY: u32 = 2;
 /// Count what each span of tokens contributes to attention, for kvcsa_session_get_mass; does not
 /// change results.
 pub const KVCSA_SESSION_TRACK_MASS: u32 = 4;
+/// The host computes ([`kvcsa_chunk_begin`](crate::kvcsa_chunk_begin)), kvcsa_pool_step does not;
+/// for models without weights, and for nothing else. Since 0.4.
+pub const KVCSA_SESSION_CACHE_ONLY: u32 = 8;
 
 /// Parameters of [`kvcsa_session_create`].
 #[repr(C)]

@@ -13,6 +13,7 @@ use std::ptr::addr_of;
 
 const SOURCES: &[&str] = &[
     include_str!("../src/api.rs"),
+    include_str!("../src/chunk.rs"),
     include_str!("../src/compare.rs"),
     include_str!("../src/cost.rs"),
     include_str!("../src/hooks.rs"),
@@ -49,7 +50,7 @@ fn layout_in_rust() -> BTreeSet<String> {
         };
     }
     layout! {
-        kvcsa_api { struct_size, version, abi, status_name, version_number, version_string, format_name, model_params_default, model_open, model_release, model_get_info, model_plan_row, model_cost, model_tokenize, model_token_text, model_detokenize, model_chat_prompt, text_stream_create, text_stream_push, text_stream_finish, text_stream_release, pool_params_default, pool_create, pool_release, pool_get_stats, pool_get_cpu, pool_get_backend, pool_check, pool_resize, pool_trim, session_params_default, session_create, session_release, append_params_default, session_append, step_params_default, pool_step, session_cancel, session_get_logits, session_length, session_get_tokens, session_get_stats, session_layer_work, session_hide, session_get_mass, session_get_reuse, session_common_prefix, session_fork, session_rewind, session_sync, session_erase, model_estimate, prefix_match, prefix_publish, prefix_pin, prefix_unpin, prefix_forget, snapshot_params_default, snapshot_size, snapshot_save, snapshot_load, snapshot_write, snapshot_read, snapshot_inspect, snapshot_remove, sampler_params_default, sample_logits, session_sample, compare_create, compare_release, compare_begin, compare_add, compare_add_greedy, compare_get_result, compare_get_rows, compare_get_greedy, setting_default, compare_text, compare_greedy, serving_params_default, model_serving_cost, resume_params_default, model_resume_cost, agent_params_default, agent_get_cost, synth_params_default, synth_checkpoint }
+        kvcsa_api { struct_size, version, abi, status_name, version_number, version_string, format_name, model_params_default, model_open, model_release, model_get_info, model_plan_row, model_cost, model_tokenize, model_token_text, model_detokenize, model_chat_prompt, text_stream_create, text_stream_push, text_stream_finish, text_stream_release, pool_params_default, pool_create, pool_release, pool_get_stats, pool_get_cpu, pool_get_backend, pool_check, pool_resize, pool_trim, session_params_default, session_create, session_release, append_params_default, session_append, step_params_default, pool_step, session_cancel, session_get_logits, session_length, session_get_tokens, session_get_stats, session_layer_work, session_hide, session_get_mass, session_get_reuse, session_common_prefix, session_fork, session_rewind, session_sync, session_erase, model_estimate, prefix_match, prefix_publish, prefix_pin, prefix_unpin, prefix_forget, snapshot_params_default, snapshot_size, snapshot_save, snapshot_load, snapshot_write, snapshot_read, snapshot_inspect, snapshot_remove, sampler_params_default, sample_logits, session_sample, compare_create, compare_release, compare_begin, compare_add, compare_add_greedy, compare_get_result, compare_get_rows, compare_get_greedy, setting_default, compare_text, compare_greedy, serving_params_default, model_serving_cost, resume_params_default, model_resume_cost, agent_params_default, agent_get_cost, synth_params_default, synth_checkpoint, plan_params_default, model_from_plan, chunk_begin, chunk_write, chunk_select, chunk_attend, chunk_commit, chunk_abandon, session_read_rows }
         kvcsa_error { status, detail, text }
         kvcsa_allocator { alloc, free, user }
         kvcsa_log { write, user }
@@ -60,6 +61,7 @@ fn layout_in_rust() -> BTreeSet<String> {
         kvcsa_model_info { struct_size, architecture, skipped_names, max_context_tokens, weight_bytes, skipped_bytes, fingerprint, n_tensors, n_skipped_tensors, vocab_tokens, n_layers, hidden_size, block_tokens, bos_token, eos_token, pad_token, image_token, expert_bytes, n_experts, n_experts_per_token, n_moe_layers, cost_only, span_tokens, reserved }
         kvcsa_plan_row { struct_size, layer, kv_owner, select_owner, select, candidates, ratio, entry_width, entry_format, entry_bytes, index_heads, index_width, index_format, index_bytes, select_entries, candidate_blocks, candidate_block_entries, window_tokens, window_format, window_bytes, pending_bytes, kv_heads, value_width, value_kind, value_format, pool_kind, state_heads, state_bytes, index_owner, cost_only }
         kvcsa_cost { struct_size, n_tokens, const_bytes, resident_bytes, read_bytes, persist_bytes, pending_bytes, block_tokens, block_bytes, index_part_bytes, main_part_bytes, rate_bytes_per_token, n_kv_layers, rate, entry_bytes, sequence_factor, written_bytes, state_bytes, index_read_bytes, window_read_bytes }
+        kvcsa_plan_params { struct_size, allocator, log, name, identity, max_tokens, block_tokens, vocab_tokens }
         kvcsa_message { role, text }
         kvcsa_pool_params { struct_size, allocator, log, executor, budget_bytes, n_threads, flags, trace, evict, cpu_avoid, backend, ordinal, backend_dir, host_bytes }
         kvcsa_cpu_info { struct_size, detected, used, numerics, processor, kernels, why }
@@ -73,6 +75,11 @@ fn layout_in_rust() -> BTreeSet<String> {
         kvcsa_work { n_rows, n_replayed_rows, n_selections, n_keys_scored, n_candidate_blocks, n_entries_read, n_window_rows_read, n_entries_written, n_window_rows_written, n_blocks_touched, n_experts, read_bytes, index_read_bytes, written_bytes, reserved }
         kvcsa_session_stats { struct_size, n_tokens, n_queued, n_entries, entry_bytes, n_blocks, block_bytes, window_bytes, workspace_bytes, n_computed_rows, shared_bytes, n_replayed_rows, n_adopted_tokens, n_replay, n_exact_tokens, step, total }
         kvcsa_estimate { struct_size, block_bytes, window_bytes, used_bytes, slab_bytes, record_bytes, n_blocks }
+        kvcsa_chunk_info { struct_size, position, n_queued, tokens, first_rows, n_rows, replay }
+        kvcsa_rows { data, row_stride, head_stride }
+        kvcsa_chunk_rows { struct_size, key, value, index_key, window, pending, flags, reserved }
+        kvcsa_chunk_queries { struct_size, query, weights, ids, flags, reserved }
+        kvcsa_chunk_attention { struct_size, query, out, out_row_stride, out_head_stride, sink, n_heads, scale, flags, reserved }
         kvcsa_snapshot_params { struct_size, name, flags, reserved }
         kvcsa_snapshot_info { struct_size, n_tokens, fingerprint, numerics, salt, total_bytes, n_records, written_bytes, n_written_records, n_shared_records, version, sections, block_tokens, exact }
         kvcsa_writer { write, user }

@@ -25,7 +25,8 @@ c_enum! {
         Format = KVCSA_ERR_FORMAT,
         /// The system refused; the error's detail holds errno.
         Io = KVCSA_ERR_IO,
-        /// Another thread is in this session. Safe code does not get this.
+        /// Another thread is in this session, or a chunk of it is open. Safe code does not get
+        /// this, unless it forgets a [`Chunk`](crate::Chunk).
         Busy = KVCSA_ERR_BUSY,
         /// You asked for it.
         Cancelled = KVCSA_ERR_CANCELLED,

@@ -20,11 +20,13 @@
 //! }
 //! ```
 //!
+//! A [`Chunk`] is for a network of your own: you compute, the library keeps the cache.
+//!
 //! # Ownership and threads
 //!
 //! Sessions, text streams and pinned prefixes keep pool and model alive; drop them in any order.
 //! [`Model`] and [`Pool`] are `Clone`, `Send` and `Sync`: a clone is another reference. [`Session`],
-//! [`TextStream`] and [`Compare`] are `Send` and not `Sync`: one thread at a time. A [`Canceller`]
+//! [`Chunk`], [`TextStream`] and [`Compare`] are `Send` and not `Sync`: one thread at a time. A [`Canceller`]
 //! cancels a session from any thread. Handles do not survive `fork(2)`.
 //!
 //! # Errors and panics
@@ -44,6 +46,7 @@
 mod macros;
 
 mod append;
+mod chunk;
 mod compare;
 mod cost;
 mod device;
@@ -51,10 +54,12 @@ mod error;
 mod hooks;
 mod model;
 mod plan;
+mod plan_params;
 mod pool;
 mod prefix;
 mod progress;
 mod raw;
+mod rows;
 mod sampler;
 mod session;
 mod session_params;
@@ -65,6 +70,7 @@ mod synth;
 mod text;
 
 pub use append::AppendParams;
+pub use chunk::{CacheRows, Chunk};
 pub use compare::{Compare, CompareResult, CompareRow, Comparison, Setting};
 pub use cost::{
     AgentCost, AgentParams, Attention, ResumeCost, ResumeParams, ServingCost, ServingParams,
@@ -74,8 +80,10 @@ pub use error::{Error, Result, Status};
 pub use hooks::{Level, Reason, TraceEvent, TraceKind};
 pub use model::{Message, Model, ModelInfo, ModelParams};
 pub use plan::{Candidates, Cost, Estimate, Format, PlanRow, Pooling, Select, ValueKind};
+pub use plan_params::PlanParams;
 pub use pool::{Evict, Pool, PoolParams, PoolStats};
 pub use prefix::{Prefix, Prefixes};
+pub use rows::{ChunkAttention, ChunkQueries, ChunkRows, Rows, RowsMut};
 pub use sampler::Sampler;
 pub use session::{Canceller, Session};
 pub use session_params::{DecoderReplay, Mode, Reuse, SessionParams};

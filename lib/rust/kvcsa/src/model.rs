@@ -3,6 +3,7 @@
 use crate::error::Result;
 use crate::hooks::{Hooks, Level};
 use crate::plan::{Cost, Estimate, PlanRow};
+use crate::plan_params::PlanParams;
 use crate::raw::{c_path, c_string, call, defaults, filled, handle, list};
 use crate::session_params::SessionParams;
 use kvcsa_sys as sys;
@@ -213,7 +214,40 @@ impl Model {
         // SAFETY: everything that `raw` points to lives until the call returns, hooks longer.
         let opened =
             call(|err| unsafe { sys::kvcsa_model_open(path.as_ptr(), &raw, &mut out, err) });
-        if let Err(error) = opened {
+        Self::adopt(opened, out, hooks)
+    }
+
+    /// A model from a cache plan alone, for a network of your own: costs, estimates and sessions
+    /// with [`SessionParams::cache_only`] work with it. ([`ModelParams::plan_only`] makes one from a
+    /// `config.json`.)
+    ///
+    /// What follows from other fields may be 0: `entry_bytes`, `index_bytes`, `window_bytes`,
+    /// `pending_bytes`. Each row is given in full, layer 0 first.
+    pub fn from_plan(rows: &[PlanRow], params: PlanParams) -> Result<Self> {
+        let name = params
+            .name
+            .as_deref()
+            .map(|n| c_string(n, "the name"))
+            .transpose()?;
+        let hooks = Arc::new(params.hooks);
+        let raw_hooks = hooks.raw();
+        let mut raw = params.raw;
+        raw.log = raw_hooks.log();
+        raw.allocator = raw_hooks.allocator();
+        raw.name = name.as_ref().map_or(ptr::null(), |n| n.as_ptr());
+        let rows: Vec<sys::kvcsa_plan_row> = rows.iter().map(PlanRow::to_raw).collect();
+        let mut out = ptr::null_mut();
+        // SAFETY: everything that `raw` points to lives until the call returns, hooks longer; rows
+        // are as many as said.
+        let made = call(|err| unsafe {
+            sys::kvcsa_model_from_plan(rows.as_ptr(), rows.len(), &raw, &mut out, err)
+        });
+        Self::adopt(made, out, hooks)
+    }
+
+    /// A model of the C interface becomes ours, if there is one.
+    fn adopt(made: Result<()>, out: *mut sys::kvcsa_model, hooks: Arc<Hooks>) -> Result<Self> {
+        if let Err(error) = made {
             hooks.panic.resume();
             return Err(error);
         }

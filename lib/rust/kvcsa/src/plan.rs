@@ -1,5 +1,7 @@
 //! The cache plan of a model and what it costs.
 
+use crate::raw::Tagged;
+use kvcsa_sys as sys;
 use std::ffi::CStr;
 
 c_enum! {
@@ -108,6 +110,14 @@ c_enum! {
 
 record! {
     /// What one layer keeps and reads; all sizes of one row of cache in bytes.
+    ///
+    /// For [`Model::from_plan`](crate::Model::from_plan) begin with [`PlanRow::attention`], or with
+    /// [`PlanRow::default`], which keeps and reads nothing, and set what is different:
+    ///
+    /// ```
+    /// let mut row = kvcsa::PlanRow::attention(3, 8, 128, kvcsa::Format::Bf16);
+    /// row.kv_owner = Some(2); // reads the entries of the layer below
+    /// ```
     pub struct PlanRow from kvcsa_plan_row {
         /// Number of the layer.
         layer: i32,
@@ -167,6 +177,71 @@ record! {
         index_owner: Option<i32>,
         /// This version has the plan and computes its cost, and has no network for it.
         cost_only: bool,
+    }
+}
+
+impl Default for PlanRow {
+    fn default() -> Self {
+        let mut raw = sys::kvcsa_plan_row::tagged();
+        raw.kv_owner = -1;
+        raw.select_owner = -1;
+        raw.index_owner = -1;
+        PlanRow::from_raw(&raw)
+    }
+}
+
+impl PlanRow {
+    /// A layer with keys and values of its own for each token, every one of which it attends to:
+    /// `kv_heads` of `width` channels each.
+    pub fn attention(layer: i32, kv_heads: u32, width: u32, format: Format) -> Self {
+        PlanRow {
+            layer,
+            kv_owner: Some(layer),
+            select: Select::All,
+            ratio: 1,
+            kv_heads,
+            entry_width: width,
+            entry_format: format,
+            value_width: width,
+            value_kind: ValueKind::Own,
+            value_format: format,
+            ..PlanRow::default()
+        }
+    }
+
+    pub(crate) fn to_raw(&self) -> sys::kvcsa_plan_row {
+        sys::kvcsa_plan_row {
+            struct_size: std::mem::size_of::<sys::kvcsa_plan_row>(),
+            layer: self.layer,
+            kv_owner: self.kv_owner.unwrap_or(-1),
+            select_owner: self.select_owner.unwrap_or(-1),
+            select: self.select.raw(),
+            candidates: self.candidates.raw(),
+            ratio: self.ratio,
+            entry_width: self.entry_width,
+            entry_format: self.entry_format.raw(),
+            entry_bytes: self.entry_bytes,
+            index_heads: self.index_heads,
+            index_width: self.index_width,
+            index_format: self.index_format.raw(),
+            index_bytes: self.index_bytes,
+            select_entries: self.select_entries,
+            candidate_blocks: self.candidate_blocks,
+            candidate_block_entries: self.candidate_block_entries,
+            window_tokens: self.window_tokens,
+            window_format: self.window_format.raw(),
+            window_bytes: self.window_bytes,
+            pending_bytes: self.pending_bytes,
+            kv_heads: self.kv_heads,
+            value_width: self.value_width,
+            value_kind: self.value_kind.raw(),
+            value_format: self.value_format.raw(),
+            pool_kind: self.pool_kind.raw(),
+            state_heads: self.state_heads,
+            state_bytes: self.state_bytes,
+            index_owner: self.index_owner.unwrap_or(-1),
+            cost_only: u32::from(self.cost_only),
+        }
     }
 }
 

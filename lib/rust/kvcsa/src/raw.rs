@@ -80,6 +80,7 @@ pub(crate) trait Tagged: Copy {
 tagged!(
     kvcsa_model_info,
     kvcsa_plan_row,
+    kvcsa_chunk_info,
     kvcsa_cost,
     kvcsa_estimate,
     kvcsa_cpu_info,

@@ -92,6 +92,13 @@ impl SessionParams {
         self
     }
 
+    /// You compute ([`Session::begin_chunk`](crate::Session::begin_chunk)), steps do not; for models
+    /// without weights, and for nothing else.
+    pub fn cache_only(mut self, on: bool) -> Self {
+        set(&mut self.raw.flags, sys::KVCSA_SESSION_CACHE_ONLY, on);
+        self
+    }
+
     /// Sessions of different salts never share; 0 is one of them.
     pub fn salt(mut self, salt: u64) -> Self {
         self.raw.salt = salt;

@@ -1,8 +1,8 @@
 //! The code of docs/guide-rust.md as it stands there; test/check_rust.sh compares.
 
 use kvcsa::{
-    Compare, Comparison, Mode, Model, Pool, PoolParams, Sampler, Session, SessionParams, Setting,
-    Snapshot, SnapshotParams, TextStream,
+    ChunkAttention, ChunkRows, Compare, Comparison, Format, Mode, Model, PlanParams, PlanRow, Pool,
+    PoolParams, Sampler, Session, SessionParams, Setting, Snapshot, SnapshotParams, TextStream,
 };
 use std::path::Path;
 
@@ -66,5 +66,53 @@ fn five_minutes() -> kvcsa::Result<()> {
         .text(&branch.tokens(0)?)?;
     println!("{} nat at most", rows.result()?.kl_max);
     assert!(rows.result()?.n_rows > 0);
+    Ok(())
+}
+
+/// Four heads on two, of 64 channels. What it computes is of no use.
+struct Network;
+
+impl Network {
+    const IDENTITY: u64 = 0x00c0_ffee;
+
+    fn embed(&self, tokens: &[i32], position: u64) -> Vec<f32> {
+        let rows = tokens.iter().zip(position..);
+        rows.flat_map(|(token, at)| vec![(*token as f32 + at as f32).sin(); 4 * 64])
+            .collect()
+    }
+
+    fn project(&self, layer: u32, rows: &[f32]) -> (Vec<f32>, Vec<f32>, Vec<f32>) {
+        let key: Vec<f32> = rows.iter().step_by(2).map(|x| x + layer as f32).collect();
+        (rows.to_vec(), key.clone(), key)
+    }
+
+    fn finish(&self, _layer: u32, rows: &mut [f32], out: &[f32]) {
+        rows.iter_mut().zip(out).for_each(|(x, o)| *x += o);
+    }
+}
+
+#[test]
+fn a_network_of_your_own() -> kvcsa::Result<()> {
+    let (network, tokens) = (Network, [3, 1, 4, 1, 5, 9, 2, 6]);
+    let pool = Pool::new()?;
+
+    let layers = [0, 1].map(|n| PlanRow::attention(n, 2, 64, Format::Bf16));
+    let model = Model::from_plan(&layers, PlanParams::new().identity(Network::IDENTITY))?;
+    let cache_only = SessionParams::new().cache_only(true);
+    let mut session = Session::with_params(&pool, &model, &cache_only)?;
+    session.append(&tokens)?;
+    while let Some(mut chunk) = session.begin_chunk(0)? {
+        let mut rows = network.embed(chunk.tokens(), chunk.position());
+        for layer in 0..2 {
+            let (query, key, value) = network.project(layer, &rows);
+            chunk.write(layer, &ChunkRows::new().key(&key).value(&value))?;
+            let mut out = vec![0.0; query.len()];
+            chunk.attend(layer, &ChunkAttention::new(4, &query), &mut out)?;
+            network.finish(layer, &mut rows, &out);
+        }
+        chunk.commit()?;
+    }
+
+    assert_eq!(session.tokens(0)?, tokens);
     Ok(())
 }

@@ -1,10 +1,14 @@
 //! Tests of the safe layer on the shipped model.
 
 mod callbacks;
+mod chunk_errors;
+mod chunks;
 mod errors;
 mod measures;
+mod network;
 mod sessions;
 mod snapshots;
+mod sparse;
 mod threads;
 
 use kvcsa::{Model, ModelParams, Pool, PoolParams, Session};

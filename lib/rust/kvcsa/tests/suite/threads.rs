@@ -1,6 +1,6 @@
 use crate::*;
 use kvcsa::{
-    Canceller, Compare, Prefix, Prefixes, Sampler, Setting, Snapshot, Status, StepParams,
+    Canceller, Chunk, Compare, Prefix, Prefixes, Sampler, Setting, Snapshot, Status, StepParams,
     TextStream,
 };
 use std::ops::ControlFlow;
@@ -23,7 +23,7 @@ macro_rules! assert_not_sync {
         };)*
     };
 }
-assert_not_sync!(Session, TextStream, Compare);
+assert_not_sync!(Session, Chunk<'static>, TextStream, Compare);
 
 #[test]
 fn types_are_for_the_threads_that_the_header_names() {
@@ -38,11 +38,18 @@ fn types_are_for_the_threads_that_the_header_names() {
     shared::<Setting>();
     shared::<Snapshot>();
     shared::<kvcsa::Error>();
+    shared::<kvcsa::Rows<'static>>();
+    shared::<kvcsa::RowsMut<'static>>();
+    shared::<kvcsa::ChunkRows<'static>>();
+    shared::<kvcsa::ChunkQueries<'static>>();
+    shared::<kvcsa::ChunkAttention<'static>>();
     sent::<Session>();
+    sent::<Chunk<'static>>();
     sent::<TextStream>();
     sent::<Compare>();
     sent::<ModelParams>();
     sent::<PoolParams>();
+    sent::<kvcsa::PlanParams>();
     sent::<kvcsa::AppendParams>();
     sent::<kvcsa::SessionParams>();
 }
