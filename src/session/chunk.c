@@ -580,15 +580,37 @@ static void note_windows(kvcsa_session *s, const kvi_net_slice *slice)
         st->window_lo = kvi_max_size(st->window_lo, end - ring);
 }
 
-/* Of a replay, which runs more and more layers, the row of its last token is sure to be there. */
+/* Slots that rows up to raw_end went into do not hold those of older entries any more. */
+static uint64_t oldest_raw_row(const kvcsa_session *s)
+{
+    const kvi_plan *plan = &s->model->plan;
+    uint64_t        oldest = 0;
+
+    for (uint32_t l = 0; l < plan->n_layers && s->now.raw_end; l++) {
+        const uint64_t last = plan->rows[l].pending_bytes
+                                  ? (s->now.raw_end - 1) / plan->rows[l].ratio + 1
+                                  : 0;
+
+        if (last > s->geom.pending_slots)
+            oldest = kvi_max_size(oldest, (last - s->geom.pending_slots) * plan->rows[l].ratio);
+    }
+    return oldest;
+}
+
+/* Of a replay, which runs more and more layers, the rows of its last token's entry are sure to be
+ * there. */
 static void note_raw_rows(kvcsa_session *s, const kvi_net_slice *slice)
 {
     kvi_state     *st = &s->now;
     const uint64_t end = slice->pos + slice->n_rows;
     const uint64_t first = slice->replay ? end - 1 : slice->pos;
 
-    st->raw_lo = kvi_min_size(st->raw_lo, first - first % kvi_plan_max_ratio(&s->model->plan));
-    st->raw_end = kvi_max_size(st->raw_end, end);
+    if (slice->replay)
+        st->raw_lo = UINT64_MAX;
+    else if (slice->pos < st->raw_end) /* the session went back */
+        st->raw_lo = kvi_max_size(st->raw_lo, oldest_raw_row(s));
+    st->raw_lo = kvi_min_size(st->raw_lo, first);
+    st->raw_end = end;
 }
 
 static void finish_replay(kvcsa_session *s)

@@ -59,8 +59,9 @@ typedef struct kvi_state {
     uint64_t   *floors;     /* [layers] no right window row of the layer lies below */
     kvi_logits *logits;     /* of the last token; NULL = none */
     uint64_t    window_lo;  /* window rows are right in [window_lo, n_tokens), in every layer */
-    uint64_t    raw_lo;     /* raw rows were written from here on */
-    uint64_t    raw_end;    /* up to here; 0 = none were */
+    uint64_t    raw_lo;     /* raw rows are there of tokens from here on, and of those in front that
+                             * are in one entry with it; UINT64_MAX = of none */
+    uint64_t    raw_end;    /* ... up to here, where writing them stopped last */
     uint64_t    taint_pos;  /* entries from here on are approximate; UINT64_MAX = none are */
     uint64_t    replay_end; /* (S6) 0 = the windows are right */
     uint64_t    replay_from; /* KVI_REPLAY_FROM: windows are right here */

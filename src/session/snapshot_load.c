@@ -326,7 +326,7 @@ static void finish_state(kvi_load *ld)
     }
     if (ld->has_window) {
         st->window_lo = ld->window_lo;
-        st->raw_lo = n - n % kvi_plan_max_ratio(&s->model->plan); /* more may be there */
+        st->raw_lo = n; /* more may be there */
         st->raw_end = n;
         st->window_approx = (ld->h.flags & KVI_SNAP_APPROX) || ld->foreign;
         st->taint_pos = ld->taint_pos == UINT64_MAX ? UINT64_MAX : kvi_min_size(ld->taint_pos, n);

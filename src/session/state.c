@@ -210,11 +210,17 @@ static int has_window_at(const kvcsa_session *s, const kvi_state *st, uint64_t p
 /* The slots hold the rows of the last tokens that were run, wherever the session went back to. */
 static int has_raw_row_at(const kvcsa_session *s, const kvi_state *st, uint64_t position)
 {
-    const uint32_t ratio = kvi_plan_max_ratio(&s->model->plan);
+    const kvi_plan *plan = &s->model->plan;
 
-    return !s->pending_cls || position % ratio == 0 ||
-           (position - position % ratio >= st->raw_lo &&
-            position / ratio + s->geom.pending_slots > (st->raw_end - 1) / ratio);
+    for (uint32_t l = 0; l < plan->n_layers; l++) {
+        const uint32_t ratio = plan->rows[l].ratio;
+
+        if (plan->rows[l].pending_bytes && position % ratio != 0 &&
+            (position - position % ratio < st->raw_lo - st->raw_lo % ratio ||
+             position / ratio + s->geom.pending_slots <= (st->raw_end - 1) / ratio))
+            return 0;
+    }
+    return 1;
 }
 
 int kvi_state_has_raw_rows(const kvcsa_session *s, const kvi_state *st)
