@@ -61,8 +61,11 @@ static void see(void *user, uint32_t kind, uint32_t layer, const void *data, siz
                 size_t width)
 {
     runner *r = user;
-    seen   *s = &r->seen[kind * r->model->config.n_layers + layer];
+    seen   *s;
 
+    if (kind >= N_KINDS) /* the oracle does not store it */
+        return;
+    s = &r->seen[kind * r->model->config.n_layers + layer];
     s->data = grow(s->data, &s->cap, s->n_floats + n_rows * width, sizeof(float));
     s->widths = grow(s->widths, &s->cap_rows, s->n_rows + n_rows, sizeof(size_t));
     if (n_rows && width)
