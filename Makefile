@@ -411,7 +411,8 @@ check-all: deps-all
 # Libraries, command and examples for Windows x86-64, and what they link; test/check_mingw.sh runs them under wine.
 MINGW_CC ?= x86_64-w64-mingw32-gcc-posix
 # Tests that need no more of POSIX than there is.
-MINGW_TESTS ?= test_base test_block test_config test_container test_cpu_cache test_cpu_select test_engram_hash test_evict test_format_layout \
+MINGW_TESTS ?= test_base test_hosted test_api_chunk test_api_chunk_edges test_api_chunk_random test_api_plan test_api_plan_rules \
+  test_kern_paged_write test_block test_config test_container test_cpu_cache test_cpu_select test_engram_hash test_evict test_format_layout \
   test_format_types test_fp_mode test_kern_attend test_kern_cache test_kern_dense test_kern_index test_kern_linear test_kern_moe \
   test_kern_paged test_kern_select test_model test_plan_cost test_plan_family test_plan_override test_plan_rules test_pool \
   test_prefix test_sampler test_session test_snapshot_bytes test_synth test_text test_text_file test_text_stream test_window \

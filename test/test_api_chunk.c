@@ -266,7 +266,7 @@ static void test_chunk_last_row_after_a_rewind(void **state)
 static void test_chunk_snapshot_goes_on(void **state)
 {
     const fixture  *f = *state;
-    const snap_dir  d = snap_dir_make();
+    snap_dir        d = snap_dir_make();
     const snap_path path = snap_in(&d, "heads.kvs");
     kvcsa_session  *s = hh_session(f->pool, f->model, 1), *t = NULL;
     kvcsa_pool     *other = host_pool(1, 0);
@@ -284,8 +284,7 @@ static void test_chunk_snapshot_goes_on(void **state)
     kvcsa_session_release(&t);
     host_pool_is_idle(other);
     kvcsa_pool_release(&other);
-    assert_int_equal(remove(path.text), 0);
-    assert_int_equal(remove(d.path), 0);
+    snap_dir_remove(&d);
     free(out.data);
 }
 
