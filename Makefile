@@ -391,7 +391,8 @@ check-tsan: deps
 
 # memcheck on the tests of the public interface that take it in seconds; the others have their own ways to memory (check-asan).
 VALGRIND_TESTS ?= test_api_table test_api_model test_api_limits test_api_estimate test_api_cost_* \
-                  test_api_prefix test_api_cpu test_api_compare test_api_snapshot test_api_null
+                  test_api_prefix test_api_cpu test_api_compare test_api_snapshot test_api_null test_api_chunk* test_api_plan* \
+                  test_api_guest_load
 check-valgrind: deps-all
 	+@$(call variant,check,$(CHECK_CFLAGS),tests)
 	@test/run_valgrind.sh $(B)/check $(VALGRIND_TESTS)
