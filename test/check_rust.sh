@@ -55,6 +55,12 @@ done
 with_shared cargo "${minimal[@]}" -- "$work/nothing" x 1 >"$work/out" 2>"$work/err" && complain "minimal.rs does not fail without a model"
 grep -q KVCSA_ERR_IO "$work/err" || complain "minimal.rs does not say what is wrong with a missing model"
 
+# It gives back all memory that it took, counted at the allocator hook.
+${CC:-cc} -std=gnu11 -O2 -Iinclude -fPIC -shared -o "$work/balance.so" test/guest/balance.c || complain "test/guest/balance.c was not built"
+with_shared env LD_PRELOAD="$work/balance.so" GUEST_BALANCE="$work/balance" "$work/target/debug/examples/minimal" "${what[@]}" >"$work/out" 2>&1 ||
+    complain "examples/minimal.rs failed with its memory counted"
+grep -qE '^[1-9][0-9]* taken, 0 blocks of 0 bytes left$' "$work/balance" || complain "examples/minimal.rs: $(cat "$work/balance")"
+
 # Where the library is not to be found, the build says what to do.
 PKG_CONFIG=false CARGO_TARGET_DIR=$work/missing cargo build "${manifest[@]}" -p kvcsa-sys >"$work/out" 2>&1 && complain "kvcsa-sys builds without kvcsa"
 grep -q 'set KVCSA_LIB_DIR' "$work/out" || complain "a build without kvcsa does not say what to do"
