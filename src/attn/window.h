@@ -59,6 +59,15 @@ static inline void kvi_window_offs_pass(kvi_window_offs *o, const kvi_window_geo
     o->page += (size_t)g->page_rows * row->window_bytes;
     o->pending += (size_t)g->pending_slots * row->pending_bytes;
 }
+static inline kvi_window_offs kvi_window_offs_of(const kvi_window_geom *g, const kvi_plan *plan,
+                                                 uint32_t layer)
+{
+    kvi_window_offs o = {0};
+
+    for (uint32_t l = 0; l < layer; l++)
+        kvi_window_offs_pass(&o, g, &plan->rows[l]);
+    return o;
+}
 
 /* Commit: the last kept rows of a chunk of one layer that starts at position pos and has n_rows
  * rows (rows: all of them) into the pages (page_off: of the layer), as copies for the caller to

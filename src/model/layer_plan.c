@@ -13,13 +13,13 @@ typedef struct owners { /* the last ones seen while walking up the layers */
     int32_t select;
 } owners;
 
-/* Bytes of a row of all heads: keys and own values in one format each. */
-static uint32_t row_bytes(const kvi_cache_shape *s, uint32_t key_format, uint32_t value_format)
+/* Bytes of a window row of all heads, keys and own values: of layers without entries too. */
+static uint32_t window_bytes(const kvi_cache_shape *s, uint32_t format)
 {
-    uint32_t head = kvi_format_row_bytes(key_format, s->key_width);
+    uint32_t head = kvi_format_row_bytes(format, s->key_width);
 
     if (s->value_kind == KVCSA_VALUE_OWN)
-        head += kvi_format_row_bytes(value_format, s->value_width);
+        head += kvi_format_row_bytes(format, s->value_width);
     return s->kv_heads * head;
 }
 
@@ -30,7 +30,7 @@ static void fill_window(kvi_plan_row *row, const kvi_config *c)
     row->kv_heads = s->kv_heads;
     row->window_tokens = c->window;
     row->window_format = s->window_format ? s->window_format : s->entry_format;
-    row->window_bytes = row_bytes(s, row->window_format, row->window_format);
+    row->window_bytes = window_bytes(s, row->window_format);
 }
 
 static uint32_t pool_kind(uint8_t flags, uint32_t ratio)
@@ -40,19 +40,6 @@ static uint32_t pool_kind(uint8_t flags, uint32_t ratio)
     if (flags & KVI_LAYER_OVERLAP)
         return KVCSA_POOLING_OVERLAP;
     return flags & KVI_LAYER_WIDE ? KVCSA_POOLING_WIDE : KVCSA_POOLING_GATED;
-}
-
-/* Raw rows of an owner, in f32: latent and gate of all tokens of an entry but the last. Where
- * entries overlap, those of the entry before it too, each with a second latent and gate, and the
- * index keys have their own. The configuration bounds the widths and the ratio. */
-static uint32_t pending_bytes(const kvi_plan_row *row)
-{
-    const uint32_t raw = 2u * (uint32_t)sizeof(float);
-
-    if (row->pool_kind == KVCSA_POOLING_OVERLAP)
-        return (2u * row->ratio - 1) * 2u * raw *
-               (row->entry_width + (row->index_bytes ? row->index_width : 0));
-    return (row->ratio - 1) * raw * row->entry_width;
 }
 
 static void fill_entries(kvi_plan_row *row, const kvi_config *c, uint32_t layer, const owners *at)
@@ -71,7 +58,6 @@ static void fill_entries(kvi_plan_row *row, const kvi_config *c, uint32_t layer,
     row->value_width = s->value_width;
     if (own_value)
         row->value_format = s->value_format ? s->value_format : s->entry_format;
-    row->entry_bytes = row_bytes(s, row->entry_format, row->value_format);
 }
 
 static void fill_selection(kvi_plan_row *row, const kvi_config *c, uint32_t layer, const owners *at,
@@ -144,8 +130,7 @@ static void fill_row(kvi_plan_row *rows, const kvi_config *c, uint32_t layer, co
         fill_entries(row, c, layer, at);
         fill_selection(row, c, layer, at, rows);
         fill_candidates(row, c, layer);
-        if (c->kv_source[layer])
-            row->pending_bytes = pending_bytes(row);
+        kvi_plan_row_complete(row, layer);
     }
     row->cost_only = !is_computed(row, c, layer);
 }

@@ -105,6 +105,14 @@ void kvi_session_rollback(kvcsa_session *s)
     (void)kvi_session_reserve(s, 0, NULL); /* cannot fail: it only gives back */
 }
 
+kvcsa_status kvi_session_give_up(kvcsa_session *s, kvcsa_error *err)
+{
+    kvi_session_rollback(s);
+    atomic_store_explicit(&s->cancel, 0, memory_order_relaxed);
+    return kvi_fail(err, KVCSA_ERR_CANCELLED, "cancelled; the session holds %llu tokens",
+                    (unsigned long long)s->now.n_tokens);
+}
+
 /* ------------------------------------------------------------------ adopting a known prefix */
 
 /* Appends that end at or before `position` have nothing left to compute. */

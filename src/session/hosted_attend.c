@@ -300,11 +300,11 @@ static kvcsa_status attend_sparse(const kvi_hosted_layer *v, const attention *a,
     const uint8_t      *tables = kvi_hosted_data(v->h, KVI_HOSTED_TABLES);
     const int32_t      *all = kvi_hosted_data(v->h, KVI_HOSTED_IDS);
     const int32_t      *ids = v->owner ? all + a->skip * row->select_entries : NULL;
-    kvi_window_offs     at = {0};
     kvi_attend_params   p = {
           .q = a->q,
           .out = a->out,
           .pos = (const uint64_t *)(const void *)(tables + v->h->tables.pos) + a->skip,
+          .page_off = kvi_window_offs_of(&v->s->geom, &v->s->model->plan, v->layer).page,
           .chunk = (const uint8_t *)kvi_hosted_data(v->h, KVI_HOSTED_ROWS) + v->h->at[v->layer],
           .sink = a->sink,
           .ids = ids,
@@ -319,12 +319,8 @@ static kvcsa_status attend_sparse(const kvi_hosted_layer *v, const attention *a,
           .k = v->owner ? row->select_entries : 0,
           .scale = a->scale,
           .of = slices_of(v, a->n)};
-    kvcsa_status st;
+    const kvcsa_status st = exec.ops->attend(exec.dev, &p, err);
 
-    for (uint32_t l = 0; l < v->layer; l++)
-        kvi_window_offs_pass(&at, &v->s->geom, &v->s->model->plan.rows[l]);
-    p.page_off = at.page;
-    st = exec.ops->attend(exec.dev, &p, err);
     return st == KVCSA_OK ? count_sparse(v, a, &exec, ids, err) : st;
 }
 

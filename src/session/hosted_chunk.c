@@ -196,13 +196,6 @@ static void describe(const kvcsa_session *s, kvcsa_chunk_info *info)
     info->replay = slice->replay ? 1 : 0;
 }
 
-static kvcsa_status cancelled(kvcsa_session *s, kvcsa_error *err)
-{
-    kvi_session_rollback(s);
-    return kvi_fail(err, KVCSA_ERR_CANCELLED, "cancelled; the session holds %llu tokens",
-                    (unsigned long long)s->now.n_tokens);
-}
-
 kvcsa_status kvi_hosted_begin(kvcsa_session *s, uint32_t max_rows, kvcsa_chunk_info *info,
                               kvcsa_error *err)
 {
@@ -219,7 +212,7 @@ kvcsa_status kvi_hosted_begin(kvcsa_session *s, uint32_t max_rows, kvcsa_chunk_i
     if (!kvi_session_has_work(s))
         return KVCSA_OK;
     if (atomic_exchange_explicit(&s->cancel, 0, memory_order_relaxed))
-        return cancelled(s, err);
+        return kvi_session_give_up(s, err);
     h->chunk = (kvi_chunk){.s = s};
     if ((st = kvi_chunk_plan(&h->chunk, max_rows ? max_rows : UINT32_MAX, &h->slice, err)) !=
             KVCSA_OK ||
@@ -319,7 +312,7 @@ kvcsa_status kvi_hosted_commit(kvcsa_session *s, kvcsa_error *err)
     h->open = 0;
     if (atomic_exchange_explicit(&s->cancel, 0, memory_order_relaxed)) {
         kvi_chunk_undo(&h->chunk);
-        return cancelled(s, err);
+        return kvi_session_give_up(s, err);
     }
     if (!s->last_row_only && (st = commit_rows(s, err)) == KVCSA_OK)
         raise_floors(s);

@@ -129,11 +129,7 @@ static kvcsa_status read_blocks(const reading *r, uint32_t what, kvcsa_error *er
 
 static kvi_window_offs offs_of(const reading *r)
 {
-    kvi_window_offs at = {0};
-
-    for (uint32_t l = 0; l < r->layer; l++)
-        kvi_window_offs_pass(&at, &r->s->geom, &r->s->model->plan.rows[l]);
-    return at;
+    return kvi_window_offs_of(&r->s->geom, &r->s->model->plan, r->layer);
 }
 
 static kvcsa_status read_window(const reading *r, kvcsa_error *err)

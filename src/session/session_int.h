@@ -170,6 +170,8 @@ void         kvi_chunk_commit(kvi_chunk *c, const kvi_net *net, const kvi_net_sl
 void         kvi_chunk_lose_windows(kvi_chunk *c);
 /* It did not. */
 void         kvi_chunk_undo(kvi_chunk *c);
+/* Somebody asked to stop: rolls back and answers ERR_CANCELLED. */
+kvcsa_status kvi_session_give_up(kvcsa_session *s, kvcsa_error *err);
 void         kvi_session_drop_mark(kvcsa_session *s); /* (S4); there need not be one */
 
 /* Something is queued, to be replayed, or the logits are wanted back. */

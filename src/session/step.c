@@ -71,20 +71,12 @@ static int fits(const step_run *r, const kvcsa_session *s)
            s->cache_only == first->cache_only && r->batch_rows < BATCH_ROWS;
 }
 
-static void cancelled(step_slot *slot)
-{
-    kvi_session_rollback(slot->s);
-    atomic_store_explicit(&slot->s->cancel, 0, memory_order_relaxed);
-    kvi_fail(&slot->res.error, KVCSA_ERR_CANCELLED, "cancelled; the session holds %llu tokens",
-             (unsigned long long)slot->s->now.n_tokens);
-}
-
 /* A request to cancel that came before the session's chunk. */
 static int drop_if_asked(step_slot *slot)
 {
     if (!atomic_exchange_explicit(&slot->s->cancel, 0, memory_order_relaxed))
         return 0;
-    cancelled(slot);
+    (void)kvi_session_give_up(slot->s, &slot->res.error);
     return 1;
 }
 
@@ -173,7 +165,7 @@ static void settle_slices(step_run *r, size_t first, size_t n, kvcsa_status st, 
         }
         kvi_chunk_undo(&slot->chunk);
         if (st == KVCSA_OK || st == KVCSA_ERR_CANCELLED)
-            cancelled(slot);
+            (void)kvi_session_give_up(slot->s, &slot->res.error);
         else
             slot->res.error = *err;
     }
